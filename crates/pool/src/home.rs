@@ -331,7 +331,7 @@ impl Home {
     /// [`PoolError::NoTable`], and while a version of it is being saved.
     pub fn drop_table(&mut self, table: &str) -> Result<Vec<Effect>, PoolError> {
         if self.damaged.remove(table).is_some() {
-            return Ok(vec![]);
+            return Ok(self.claim_again());
         }
         if self.is_saving(table) {
             let reason = format!("a version of table '{table}' is being saved");

@@ -110,3 +110,92 @@ fn a_copy_of_a_directory_and_a_damaged_identity_are_refused() {
     std::fs::write(&identity, &whole).unwrap();
     serve("m0", &first.0).stop();
 }
+
+/// Servers m0 to m2 with these directories, and a client of some of them.
+fn three(dirs: &[Dir; 3], named: &[usize]) -> (Vec<MemoryServer>, Client) {
+    let names = ["m0", "m1", "m2"].into_iter().zip(dirs);
+    let servers: Vec<MemoryServer> = names.map(|(name, dir)| serve(name, &dir.0)).collect();
+    let named: Vec<SocketAddr> = named.iter().map(|at| servers[*at].address()).collect();
+    let client = client(&named);
+    (servers, client)
+}
+
+/// The name of a table, with one row, of the server with this directory.
+fn made_in(dir: &Dir, client: &Client, prefix: &str) -> String {
+    for number in 0.. {
+        let (name, before) = (format!("{prefix}{number}"), dir.files(".table").len());
+        load(client, &name, LoadMode::Create, 0..1).unwrap();
+        if dir.files(".table").len() > before {
+            return name;
+        }
+        client.drop_table(&name).unwrap();
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_dropped_table_that_was_damaged_leaves_nothing_on_any_server() {
+    let dirs = [Dir::new(), Dir::new()];
+    let running = started(&dirs);
+    load(&running.1, "t", LoadMode::Create, 0..ROWS).unwrap();
+    let home = usize::from(dirs[0].files(".table").is_empty());
+    for name in 0..8 {
+        load(&running.1, &format!("other{name}"), LoadMode::Create, 0..ROWS).unwrap();
+    }
+    // Both have parts of tables of the other, and one of two tables of a home is damaged.
+    let table = dirs[home].files(".table")[0].clone();
+    stop(running);
+    let bytes = std::fs::read(&table).unwrap();
+    std::fs::write(&table, &bytes[..bytes.len() - 1]).unwrap();
+    let running = started(&dirs);
+    let others = || {
+        for name in 0..8 {
+            let sums = sums(&running.1, &format!("other{name}")).unwrap();
+            assert_eq!(sums, (1, ROWS, ROWS * (ROWS - 1) / 2));
+        }
+    };
+    let damaged = sums(&running.1, "t").unwrap_err();
+    assert!(matches!(damaged, PoolError::Damaged { .. }), "{damaged}");
+    others();
+    running.1.drop_table("t").unwrap();
+    others();
+    (0..8).for_each(|name| running.1.drop_table(&format!("other{name}")).unwrap());
+    awaited("all is free", || running.1.stat().unwrap().iter().all(|of| of.bytes == 0));
+    let is_left = |dir: &Dir| !dir.files(".extent").is_empty() || !dir.files(".part").is_empty();
+    awaited("no file is left", || !dirs.iter().any(is_left));
+    stop(running);
+}
+
+#[test]
+fn the_file_of_a_damaged_table_is_put_back_beside_tables_that_were_loaded_meanwhile() {
+    let dirs = [Dir::new(), Dir::new(), Dir::new()];
+    let running = three(&dirs, &[0, 1, 2]);
+    let first = made_in(&dirs[0], &running.1, "a");
+    load(&running.1, &first, LoadMode::Overwrite, 0..ROWS).unwrap();
+    let stop = |(servers, client): (Vec<MemoryServer>, Client)| {
+        drop(client);
+        servers.into_iter().for_each(|server| drop(server.stop()));
+    };
+    stop(running);
+    for dir in &dirs[1..] {
+        assert!(!dir.files(".part").is_empty(), "the table lies on all servers");
+    }
+    let own = dirs[0].files(".extent").pop().unwrap();
+    let away = dirs[0].0.join("away");
+    std::fs::rename(&own, &away).unwrap();
+    // It would give the third server the number of the second, if it did not remember it.
+    let running = three(&dirs, &[0, 2]);
+    let damaged = sums(&running.1, &first).unwrap_err();
+    assert!(matches!(damaged, PoolError::Damaged { .. }), "{damaged}");
+    let second = made_in(&dirs[0], &running.1, "b");
+    load(&running.1, &second, LoadMode::Append, 1..2 * ROWS).unwrap();
+    stop(running);
+    assert!(!own.exists(), "its number is not used again");
+    std::fs::rename(&away, &own).unwrap();
+    let running = three(&dirs, &[0, 1, 2]);
+    for (table, rows) in [(&first, ROWS), (&second, 2 * ROWS)] {
+        let all = (2, rows, rows * (rows - 1) / 2);
+        assert_eq!(sums(&running.1, table).unwrap(), all, "{table}");
+    }
+    stop(running);
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Effect, Extent, Home, PeerId, counted};
 use crate::error::PoolError;
-use crate::manifest::Manifest;
+use crate::manifest::{ExtentHolder, Manifest};
 use crate::pointer::ExtentId;
 use crate::wire::StatementId;
 
@@ -202,7 +202,10 @@ impl Home {
         let strange =
             extents.iter().any(|(id, _)| id.server != self.server || is_strange(id.number))
                 || manifest.extents.iter().any(|(id, _)| self.has_elsewhere(*id));
-        if strange || self.tables.contains_key(&manifest.table) || !self.know_again(&manifest) {
+        if strange
+            || self.tables.contains_key(&manifest.table)
+            || !self.know_again(&manifest.holders)
+        {
             return Err(PoolError::Malformed { what: "version" });
         }
         let in_memory: u64 = extents.iter().map(|(_, used)| bytes_of(*used)).sum();
@@ -228,8 +231,12 @@ impl Home {
         self.extents_made = self.extents_made.max(next);
     }
 
-    /// The bytes of a table are lost, for this reason, which is the error of requests for it.
-    pub fn set_damaged(&mut self, table: &str, reason: String) {
+    /// The bytes of a table are lost, for this reason, which is the error of requests for it. The
+    /// other servers that have parts of it, as far as that is known, keep their numbers: its files
+    /// may be put back.
+    pub fn set_damaged(&mut self, table: &str, reason: String, holders: &[ExtentHolder]) {
+        // Where they do not agree with the other tables they are of no use.
+        self.know_again(holders);
         self.damaged.insert(table.to_owned(), reason);
     }
 

@@ -264,7 +264,7 @@ fn what_was_saved_is_there_again_and_what_is_damaged_is_named() {
     let mut home = self::home().with_saving().with_incarnation(7);
     home.restore(*saved.clone(), |_| 4096).unwrap();
     assert!(home.restore(*saved.clone(), |_| 4096).is_err(), "it is there");
-    home.set_damaged("d", "a bit".into());
+    home.set_damaged("d", "a bit".into(), &[]);
     assert_eq!(home.outcome(load, statement(0)), Ok(Some(1)), "who asks now learns it, too");
     let pin = home.pin(READER, "t", At::Newest, None).unwrap();
     assert_eq!((&pin.manifest, pin.version), (&saved.bytes, 1));

@@ -7,7 +7,8 @@
 //!
 //! Servers in memory hold extents for as long as the connection stands: it is made for the first
 //! load, says each second that this server lives, and is not made again when it has ended: the home
-//! gives the next one another number. A server that saves introduces itself, and may do so again.
+//! gives the next one another number. A server that saves introduces itself, may do so again, and
+//! may claim again on a connection that stands.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ const EXTENTS_AT_A_TIME: usize = 4096;
 enum LinkTask {
     Hold { load: u64, extents: Vec<(u32, u32)>, unused: Vec<u32> },
     Release(Vec<u32>),
+    Claim(Box<Introduction>),
 }
 
 /// Sends an event.
@@ -45,8 +47,9 @@ pub(super) struct Links {
     certs: Option<PathBuf>,
     events: Sender<Event>,
     signal: Arc<EventFd>,
-    /// Those that have ended stay: what is sent to them is dropped.
-    peers: HashMap<PeerId, Sender<LinkTask>>,
+    /// By server: the number of the connection, and its tasks. Those that have ended stay: what is
+    /// sent to them is dropped.
+    peers: HashMap<PeerId, (u64, Sender<LinkTask>)>,
 }
 
 impl Links {
@@ -64,7 +67,7 @@ impl Links {
     pub(super) fn hold(&mut self, request: HoldRequest) {
         let HoldRequest { peer, place, load, extents, unused } = request;
         let tasks = match self.peers.get(&peer) {
-            Some(tasks) => tasks.clone(),
+            Some((_, tasks)) => tasks.clone(),
             None => match self.connect(peer, place) {
                 Ok(tasks) => tasks,
                 Err(error) => return self.tell(Event::PeerLost(peer, 0, error.to_string())),
@@ -76,29 +79,34 @@ impl Links {
 
     /// Has another server release extents.
     pub(super) fn release(&self, peer: PeerId, extents: Vec<u32>) {
-        if let Some(tasks) = self.peers.get(&peer) {
+        if let Some((_, tasks)) = self.peers.get(&peer) {
             let _ = tasks.send(LinkTask::Release(extents));
         }
     }
 
     fn connect(&mut self, peer: PeerId, place: ServerPlace) -> std::io::Result<Sender<LinkTask>> {
-        let options = self.options(&place.address);
+        let (options, name) = (self.options(&place.address), self.name.clone());
         self.start(peer, 0, move |tell, received| {
             let mut link = connected(&place, &options)?;
-            serve(&mut link, received, &|load, held| tell(Event::Held(load, peer, held)))
+            serve(&mut link, received, peer, &name, tell)
         })
     }
 
-    /// Introduces this server to another one that saves; events tell how far that has come.
+    /// Introduces this server to another one that saves, or claims again on the connection of that
+    /// number, behind what was asked there before; events tell how far that has come.
     pub(super) fn introduce(&mut self, of: Introduction) {
+        if let Some((_, tasks)) = self.peers.get(&of.peer).filter(|(number, _)| *number == of.link)
+        {
+            // A thread that has ended has sent an event.
+            let _ = tasks.send(LinkTask::Claim(Box::new(of)));
+            return;
+        }
         let options: Vec<PoolOptions> = of.addresses.iter().map(|at| self.options(at)).collect();
         let (name, peer, number) = (self.name.clone(), of.peer, of.link);
         let started = self.start(peer, number, move |tell, received| {
             let mut link = reached(of.of, &options)?;
-            let missing = claim(&mut link, &of, &name)?;
-            let address = link.address().to_owned();
-            tell(Event::Introduced(peer, number, address, missing));
-            serve(&mut link, received, &|load, held| tell(Event::Held(load, peer, held)))
+            claim(&mut link, &of, &name, tell)?;
+            serve(&mut link, received, peer, &name, tell)
         });
         if let Err(error) = started {
             self.tell(Event::PeerLost(peer, number, error.to_string()));
@@ -120,7 +128,7 @@ impl Links {
         run: impl FnOnce(Tell<'_>, &Receiver<LinkTask>) -> Result<(), PoolError> + Send + 'static,
     ) -> std::io::Result<Sender<LinkTask>> {
         let (tasks, received) = channel();
-        self.peers.insert(peer, tasks.clone());
+        self.peers.insert(peer, (number, tasks.clone()));
         let (events, signal) = (self.events.clone(), Arc::clone(&self.signal));
         std::thread::Builder::new().name("link".into()).spawn(move || {
             let tell = |event| {
@@ -169,8 +177,16 @@ fn reached(identity: u64, options: &[PoolOptions]) -> Result<ControlLink, PoolEr
     Err(error)
 }
 
-/// Claims the extents of this server; gives those that are not there.
-fn claim(link: &mut ControlLink, of: &Introduction, name: &str) -> Result<Vec<u32>, PoolError> {
+/// Claims the extents of this server, and tells which of them are not there.
+///
+/// # Errors
+/// When the other server is gone, or refuses.
+fn claim(
+    link: &mut ControlLink,
+    of: &Introduction,
+    name: &str,
+    tell: Tell<'_>,
+) -> Result<(), PoolError> {
     let (mut missing, mut rest) = (vec![], &of.extents[..]);
     loop {
         let (some, behind) = rest.split_at(rest.len().min(EXTENTS_AT_A_TIME));
@@ -184,7 +200,9 @@ fn claim(link: &mut ControlLink, of: &Introduction, name: &str) -> Result<Vec<u3
             _ => return Err(PoolError::Malformed { what: "answer" }),
         }
         if last {
-            return Ok(missing);
+            let address = link.address().to_owned();
+            tell(Event::Introduced(of.peer, of.link, address, missing));
+            return Ok(());
         }
         rest = behind;
     }
@@ -197,8 +215,11 @@ fn claim(link: &mut ControlLink, of: &Introduction, name: &str) -> Result<Vec<u3
 fn serve(
     link: &mut ControlLink,
     tasks: &Receiver<LinkTask>,
-    held: &dyn Fn(u64, Result<(), String>),
+    peer: PeerId,
+    name: &str,
+    tell: Tell<'_>,
 ) -> Result<(), PoolError> {
+    let held = |load, held| tell(Event::Held(load, peer, held));
     loop {
         match tasks.recv_timeout(BEAT) {
             Ok(LinkTask::Hold { load, extents, unused }) => {
@@ -213,6 +234,7 @@ fn serve(
                     link.call(&ClientRequest::Release { extents: some.to_vec() })?;
                 }
             }
+            Ok(LinkTask::Claim(of)) => claim(link, &of, name, tell)?,
             Err(RecvTimeoutError::Timeout) => drop(link.call(&ClientRequest::Beat)?),
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }

@@ -304,9 +304,9 @@ impl Control {
             .with_incarnation(incarnation);
         let (home, extents, store) = match kept {
             None => (home, Extents::new(Arc::clone(&fabrics)), None),
-            Some((directory, mut found)) => {
-                let files = std::mem::take(&mut found.files);
-                let (home, extents) = restore(home.with_saving(), Arc::clone(&fabrics), found)?;
+            Some((directory, found)) => {
+                let (home, fabrics) = (home.with_saving(), Arc::clone(&fabrics));
+                let (home, extents, files) = restart::restore(home, fabrics, found)?;
                 let signal = Arc::clone(&wakes);
                 (home, extents, Some(Store::start(directory, files, sender.clone(), signal)?))
             }
@@ -494,32 +494,4 @@ impl Control {
             ..self.home.stat()
         }
     }
-}
-
-/// Has again what was found in the directory.
-///
-/// # Errors
-/// When a fabric has no room to publish it.
-fn restore(
-    mut home: Home,
-    fabrics: Arc<[OpenFabric]>,
-    found: Found,
-) -> std::io::Result<(Home, Extents)> {
-    let mut extents = Extents::new(fabrics);
-    for (number, of) in found.extents {
-        let published = extents.publish(number, of.slab, of.used, of.crc);
-        published.map_err(std::io::Error::other)?;
-    }
-    for version in found.versions {
-        home.restore(version, restart::memory_of).map_err(std::io::Error::other)?;
-    }
-    for part in found.parts {
-        home.restore_part(part, restart::memory_of).map_err(std::io::Error::other)?;
-    }
-    for (table, reason) in found.damaged {
-        tracing::error!("table '{table}' is damaged: {reason}");
-        home.set_damaged(&table, reason);
-    }
-    home.skip_extents(found.next_extent);
-    Ok((home, extents))
 }

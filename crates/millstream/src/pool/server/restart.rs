@@ -2,21 +2,26 @@
 //!
 //! Extents are copied into memory of the server, compared with their checksums, and sealed, by all
 //! processors: what clients map is sealed memory, which no file can be. A table of which one byte
-//! is not as it was written is damaged; the others are there.
+//! is not as it was written is damaged, and so is one whose record does not agree with the others;
+//! the others are there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Error, ErrorKind, Read};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use fabric::{Fabric, Slab};
-use pool::home::{HeldPart, SavedVersion};
-use pool::manifest::MANIFEST_BYTES_MAX;
+use pool::PoolError;
+use pool::home::{HeldPart, Home, SavedVersion};
+use pool::manifest::{ExtentHolder, MANIFEST_BYTES_MAX};
 use pool::record;
 use pool::record::part::PART_BYTES_MAX;
 
 use super::directory::{Directory, Entry};
+use super::extents::Extents;
 use super::store::Files;
+use crate::pool::fabrics::OpenFabric;
 
 /// Bytes of a file of a table at most: a manifest, and a checksum for each extent of it.
 const TABLE_FILE_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (16 << 20);
@@ -37,25 +42,29 @@ pub(super) struct Found {
     /// What is held for other servers, as far as it is there.
     pub(super) parts: Vec<HeldPart>,
     /// By extent of these: its memory, its used bytes and their checksum.
-    pub(super) extents: Vec<(u32, FoundExtent)>,
-    /// Tables that are damaged, with the reason.
-    pub(super) damaged: Vec<(String, String)>,
+    extents: HashMap<u32, FoundExtent>,
+    damaged: Vec<DamagedTable>,
     /// No file has this number of an extent or a higher one, or names it.
-    pub(super) next_extent: u32,
-    /// Whether a part, or an extent of one, could not be read: the server that has the table tells
-    /// what that means when it claims the extent.
-    lost_parts: bool,
+    next_extent: u32,
+}
+
+/// A table that is damaged.
+struct DamagedTable {
+    table: String,
+    reason: String,
+    /// The other servers that have parts of it, as far as that can be read.
+    holders: Vec<ExtentHolder>,
 }
 
 /// An extent that was read.
-pub(super) struct FoundExtent {
-    pub(super) slab: Slab,
-    pub(super) used: u32,
-    pub(super) crc: u32,
+struct FoundExtent {
+    slab: Slab,
+    used: u32,
+    crc: u32,
 }
 
 /// Bytes of the memory of an extent of which these are used.
-pub(super) fn memory_of(used: u32) -> u64 {
+fn memory_of(used: u32) -> u64 {
     u64::from(used).max(1).next_multiple_of(PAGE_BYTES)
 }
 
@@ -81,21 +90,20 @@ pub(super) fn read(
         files: Files::default(),
         versions: Vec::new(),
         parts: Vec::new(),
-        extents: Vec::new(),
+        extents: HashMap::new(),
         damaged: Vec::new(),
         next_extent: 0,
-        lost_parts: false,
     };
     let entries = directory.entries()?;
     let (mut saved, mut parts) = (BTreeMap::new(), Vec::new());
-    for (entry, name) in &entries {
-        match entry {
+    for (entry, name) in entries {
+        match &entry {
             Entry::Table(number) => found.table(directory, *number, &mut saved)?,
             Entry::Extent(number) => {
                 found.next_extent = found.next_extent.max(number.saturating_add(1));
             }
             Entry::Part(owner) => found.part(directory, *owner, &mut parts)?,
-            Entry::Unfinished => directory.remove(name)?,
+            Entry::Unfinished => directory.remove(&name)?,
         }
     }
     let saved: Vec<(SavedVersion, Vec<u32>)> = saved.into_values().collect();
@@ -107,14 +115,7 @@ pub(super) fn read(
         return Err(Error::other(message));
     }
     found.read_extents(directory, maker, saved, parts)?;
-    if found.damaged.is_empty() && !found.lost_parts {
-        for (entry, name) in &entries {
-            let is_used = |number| found.files.extents.contains_key(number);
-            if matches!(entry, Entry::Extent(number) if !is_used(number)) {
-                directory.remove(name)?;
-            }
-        }
-    }
+    found.files.sweep(directory, &|_| false)?;
     Ok(found)
 }
 
@@ -147,6 +148,10 @@ impl Found {
         });
         match version {
             Ok(read) => {
+                // They are named, whether their files are there or not.
+                let own = read.0.manifest.own_extents();
+                let numbers = own.map(|(extent, _)| extent.number.saturating_add(1));
+                self.next_extent = numbers.fold(self.next_extent, u32::max);
                 let table = read.0.manifest.table.clone();
                 let of = |before: &(SavedVersion, Vec<u32>)| before.0.manifest.version;
                 let is_older = saved.get(&table).is_some_and(|before| of(before) >= of(&read));
@@ -165,7 +170,7 @@ impl Found {
             Err((table, reason)) => {
                 let table = table.unwrap_or_else(|| format!("file {name}"));
                 self.files.tables.entry(table.clone()).or_insert(number);
-                self.damaged.push((table, format!("{name}: {reason}")));
+                self.damage(table, format!("{name}: {reason}"), vec![]);
             }
         }
         Ok(())
@@ -200,7 +205,25 @@ impl Found {
 
     fn lose_part(&mut self, reason: &str) {
         tracing::error!("what is held for another memory server is damaged: {reason}");
-        self.lost_parts = true;
+        self.files.lost_parts = true;
+    }
+
+    fn damage(&mut self, table: String, reason: String, holders: Vec<ExtentHolder>) {
+        self.files.damaged.insert(table.clone());
+        self.damaged.push(DamagedTable { table, reason, holders });
+    }
+
+    /// Publishes extents, which have been read.
+    fn publish(
+        &mut self,
+        numbers: impl Iterator<Item = u32>,
+        extents: &mut Extents,
+    ) -> std::io::Result<()> {
+        for number in numbers {
+            let Some(of) = self.extents.remove(&number) else { continue };
+            extents.publish(number, of.slab, of.used, of.crc).map_err(Error::other)?;
+        }
+        Ok(())
     }
 
     /// Reads the extents of all tables, and of what is held for other servers.
@@ -244,7 +267,7 @@ impl Found {
             match read {
                 Ok(slab) => {
                     let extent = FoundExtent { slab, used: of.used, crc: of.crc };
-                    self.extents.push((of.number, extent));
+                    self.extents.insert(of.number, extent);
                 }
                 Err(error) => {
                     let name = Entry::Extent(of.number).name();
@@ -258,8 +281,8 @@ impl Found {
         }
         let table_of = |number: &u32| owners.get(number).copied().flatten();
         let is_damaged = |number: &u32| table_of(number).is_some_and(|t| damaged.contains_key(&t));
-        self.extents.retain(|(number, _)| !is_damaged(number));
-        let of_parts: HashSet<u32> = self.extents.iter().map(|(number, _)| *number).collect();
+        self.extents.retain(|number, _| !is_damaged(number));
+        let of_parts: HashSet<u32> = self.extents.keys().copied().collect();
         let is_there = |number: &u32| of_parts.contains(number) && owners[number].is_none();
         for (mut part, _) in parts {
             part.extents.retain(|(number, _)| is_there(number));
@@ -270,12 +293,59 @@ impl Found {
         }
         for (table, (version, _)) in saved.into_iter().enumerate() {
             match damaged.remove(&table) {
-                Some(reason) => self.damaged.push((version.manifest.table.clone(), reason)),
+                Some(reason) => {
+                    let holders = version.manifest.holders.clone();
+                    self.damage(version.manifest.table.clone(), reason, holders);
+                }
                 None => self.versions.push(version),
             }
         }
         Ok(())
     }
+}
+
+/// Has again what was found in a directory: the tables, the extents that are read, and the files.
+/// What does not agree with the rest is damaged, and nobody reads it.
+///
+/// # Errors
+/// When there is no memory for it, or a fabric has no room to publish it.
+pub(super) fn restore(
+    mut home: Home,
+    fabrics: Arc<[OpenFabric]>,
+    mut found: Found,
+) -> std::io::Result<(Home, Extents, Files)> {
+    let mut extents = Extents::new(fabrics);
+    for version in std::mem::take(&mut found.versions) {
+        let (table, manifest) = (version.manifest.table.clone(), Arc::clone(&version.manifest));
+        match home.restore(version, memory_of) {
+            Ok(()) => {
+                let own = manifest.own_extents().map(|(extent, _)| extent.number);
+                found.publish(own, &mut extents)?;
+            }
+            Err(error @ PoolError::Full { .. }) => return Err(Error::other(error)),
+            Err(_) => {
+                let reason = "its record does not agree with that of another table".to_owned();
+                found.damage(table, reason, manifest.holders.clone());
+            }
+        }
+    }
+    for part in std::mem::take(&mut found.parts) {
+        let name = Entry::Part(part.owner).name();
+        let numbers: Vec<u32> = part.extents.iter().map(|(number, _)| *number).collect();
+        match home.restore_part(part, memory_of) {
+            Ok(()) => found.publish(numbers.into_iter(), &mut extents)?,
+            Err(error @ PoolError::Full { .. }) => return Err(Error::other(error)),
+            Err(error) => found.lose_part(&format!("{name}: {error}")),
+        }
+    }
+    // What is left is of those that do not agree.
+    found.files.extents.retain(|number, _| !found.extents.contains_key(number));
+    for DamagedTable { table, reason, holders } in found.damaged {
+        tracing::error!("table '{table}' is damaged: {reason}");
+        home.set_damaged(&table, reason, &holders);
+    }
+    home.skip_extents(found.next_extent);
+    Ok((home, extents, found.files))
 }
 
 /// Reads extents by several threads.
@@ -338,4 +408,84 @@ fn damage(name: &str, error: Error) -> std::io::Result<String> {
         return Ok(error.to_string());
     }
     Err(Error::new(error.kind(), format!("{name}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use pool::manifest::{Definition, Layout, Manifest};
+    use pool::pointer::ExtentId;
+    use pool::wire::StatementId;
+
+    use super::*;
+    use crate::FabricKind;
+    use crate::pool::fabrics;
+
+    /// A saved version of two extents: one of this server, and one of another, which it names so.
+    fn version(table: &str, own: u32, there: (u16, u64, u32)) -> SavedVersion {
+        let (number, identity, other) = there;
+        let extent = |server, number| (ExtentId { server, number }, 1);
+        let columns = vec![Layout::Fixed(1)];
+        let manifest = Manifest {
+            table: table.into(),
+            version: 1,
+            definition: Definition { schema: vec![], columns, buckets: vec![], strip_rows: 1 },
+            strips: vec![],
+            partitions: vec![0, 0],
+            extents: vec![extent(0, own), extent(number, other)],
+            holders: vec![ExtentHolder { number, name: "m".into(), identity }],
+            origin: None,
+        };
+        let bytes = Arc::new(manifest.encode());
+        let snapshot = StatementId { job: 1, statement: 1 };
+        SavedVersion { load: 1, snapshot, manifest: Arc::new(manifest), bytes, goes_on: false }
+    }
+
+    #[test]
+    fn a_record_that_does_not_agree_with_another_is_damage_of_its_table_alone() {
+        let path = std::env::temp_dir().join(format!("millstream-restored-{}", std::process::id()));
+        for second in [
+            // The server has another number in the first table.
+            (2, 9, 1),
+            // The number is another server's.
+            (1, 8, 1),
+            // The extent is the first table's.
+            (1, 9, 7),
+        ] {
+            let _ = std::fs::remove_dir_all(&path);
+            let directory = Directory::open(&path).unwrap();
+            let versions = [version("a", 3, (1, 9, 7)), version("b", 4, second)];
+            for (table, version) in (0..).zip(&versions) {
+                let record = record::encode(version, &[crc32c::crc32c(b"1")]);
+                directory.replace(Entry::Table(table), &record).unwrap();
+            }
+            // The last is held for this directory itself.
+            for number in [3, 4, 5] {
+                let name = Entry::Extent(number).name();
+                directory.write(&name, |file| file.write_all(b"1")).unwrap();
+            }
+            let own = directory.identity().0;
+            let part =
+                HeldPart { owner: own, name: "m".into(), extents: vec![(5, 1)], client: None };
+            let part = record::part::encode(&part, &[crc32c::crc32c(b"1")]);
+            directory.replace(Entry::Part(own), &part).unwrap();
+
+            let fabrics = fabrics::of_server(FabricKind::Tcp, IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let fabrics: Arc<[OpenFabric]> = fabrics.unwrap();
+            let found = read(&directory, &*fabrics[0].fabric, 1 << 20).unwrap();
+            let home = Home::new(0, 1 << 20).with_saving().with_identity(own, 1);
+            let (home, extents, files) = restore(home, fabrics, found).unwrap();
+            let tables = home.tables().into_iter().map(|table| (table.name, table.damaged));
+            assert_eq!(tables.collect::<Vec<_>>(), [("a".into(), false), ("b".into(), true)]);
+            assert!(files.damaged.contains("b") && files.lost_parts);
+            let keys = [3, 4, 5].map(|number| extents.key(number, FabricKind::Tcp).is_some());
+            assert_eq!(keys, [true, false, false], "what is not counted is not there");
+            assert_eq!(home.stat().extents, 1);
+            assert_eq!(files.extents.into_keys().collect::<Vec<_>>(), [3]);
+            assert!([3, 4, 5].iter().all(|of| path.join(Entry::Extent(*of).name()).exists()));
+        }
+        let _ = std::fs::remove_dir_all(&path);
+    }
 }

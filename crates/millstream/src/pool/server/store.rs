@@ -10,7 +10,7 @@
 //! on the disk; an extent's file goes after the last such file that names it; what is said to other
 //! servers is said when all that was to be saved before is on the disk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use fabric::{EventFd, Slab};
 use pool::home::{Effect, HeldPart, SavedVersion};
 use pool::record;
+use pool::record::part::PART_BYTES_MAX;
 
 use super::ClientId;
 use super::directory::{Directory, Entry};
@@ -52,6 +53,35 @@ pub(super) struct Files {
     pub(super) extents: HashMap<u32, u32>,
     /// The number of the next table's file.
     pub(super) next: u64,
+    /// Tables that are damaged.
+    pub(super) damaged: BTreeSet<String>,
+    /// Whether a part, or an extent of one, could not be read: the server that has the table tells
+    /// what that means when it claims the extent.
+    pub(super) lost_parts: bool,
+}
+
+impl Files {
+    /// Removes files of extents that no table or part has, and no file names. Where a table or a
+    /// part could not be read it is not known which those are, and all are left.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn sweep(
+        &self,
+        directory: &Directory,
+        is_named: &dyn Fn(u32) -> bool,
+    ) -> std::io::Result<()> {
+        if !self.damaged.is_empty() || self.lost_parts {
+            return Ok(());
+        }
+        for (entry, name) in directory.entries()? {
+            let is_used = |number| self.extents.contains_key(&number) || is_named(number);
+            if matches!(entry, Entry::Extent(number) if !is_used(number)) {
+                directory.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The handle of the thread, which ends when this is dropped and all was done.
@@ -72,7 +102,13 @@ impl Store {
         signal: Arc<EventFd>,
     ) -> std::io::Result<Self> {
         let (tasks, received) = channel();
-        let work = Work { directory, files, broken: None, failed: HashMap::new() };
+        let work = Work {
+            directory,
+            files,
+            broken: None,
+            failed: HashMap::new(),
+            unsaved: BTreeMap::new(),
+        };
         let thread = std::thread::Builder::new().name("store".into());
         let thread = thread.spawn(move || work.run(&received, &events, &signal))?;
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
@@ -104,6 +140,9 @@ struct Work {
     broken: Option<String>,
     /// Extents that could not be written, and why.
     failed: HashMap<u32, String>,
+    /// By the owner of a part that could not be saved: the extents that its file names, and that
+    /// are not held any more. Their files stay as long.
+    unsaved: BTreeMap<u64, BTreeSet<u32>>,
 }
 
 impl Work {
@@ -191,10 +230,32 @@ impl Work {
         numbers.map(sum).collect()
     }
 
+    /// Saves what is held for another server. Where that fails, and extents are not held any more,
+    /// their files stay until it succeeds: the file that is there names them.
     fn part(&mut self, part: &HeldPart) -> Result<(), String> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
+        let saved = self.write_part(part);
+        match &saved {
+            Ok(()) => {
+                for number in self.unsaved.remove(&part.owner).unwrap_or_default() {
+                    // One that is not free yet has a task of its own.
+                    if !self.files.extents.contains_key(&number) {
+                        self.remove_extent(number);
+                    }
+                }
+            }
+            Err(reason) => {
+                let name = Entry::Part(part.owner).name();
+                tracing::warn!("{name} of a memory server cannot be saved: {reason}");
+                self.keep_named(part);
+            }
+        }
+        saved
+    }
+
+    fn write_part(&mut self, part: &HeldPart) -> Result<(), String> {
         let name = Entry::Part(part.owner);
         if part.extents.is_empty() {
             let removed = self.directory.remove(&name.name());
@@ -205,6 +266,25 @@ impl Work {
         let replaced = self.directory.replace(name, &record::part::encode(part, &sums));
         replaced.map_err(|error| error.to_string())?;
         self.sync()
+    }
+
+    /// The file of a part names extents that are not held any more.
+    fn keep_named(&mut self, part: &HeldPart) {
+        let damaged = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+        let named = self.directory.bytes(Entry::Part(part.owner), PART_BYTES_MAX);
+        let named = named.and_then(|bytes| {
+            record::part::decode(&bytes).map_err(|error| damaged(error.to_string()))
+        });
+        match named {
+            Ok((named, _)) => {
+                let held: HashSet<u32> = part.extents.iter().map(|(number, _)| *number).collect();
+                let named = named.extents.into_iter().map(|(number, _)| number);
+                let gone = named.filter(|number| !held.contains(number)).collect();
+                self.unsaved.insert(part.owner, gone);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => drop(self.breaks(&error)),
+        }
     }
 
     /// What is said to another server. Where it is not known what the disk has, nothing that frees
@@ -223,29 +303,186 @@ impl Work {
     }
 
     fn drop_table(&mut self, table: &str) -> Result<(), String> {
-        let Some(file) = self.files.tables.remove(table) else { return Ok(()) };
-        let removed = self.directory.remove(&Entry::Table(file).name());
-        removed.map_err(|error| error.to_string())?;
-        self.sync()
+        let Some(file) = self.files.tables.get(table) else { return Ok(()) };
+        // A restart has the table again while its file is there, and wants its parts.
+        let removed = self.directory.remove(&Entry::Table(*file).name());
+        removed.map_err(|error| self.breaks(&error))?;
+        self.files.tables.remove(table);
+        self.sync()?;
+        let was_damaged = self.files.damaged.remove(table);
+        let is_named = |number: u32| self.is_named(number);
+        if was_damaged
+            && self.broken.is_none()
+            && let Err(error) = self.files.sweep(&self.directory, &is_named)
+        {
+            tracing::warn!("files of a table that was damaged cannot be removed: {error}");
+        }
+        Ok(())
     }
 
     /// Has the names on the disk. Where that fails it is not known which version a restart finds,
     /// so that the files of both are left.
     fn sync(&mut self) -> Result<(), String> {
-        self.directory.sync().map_err(|error| {
-            let broken = format!("{error}; a restart of the memory server tells what it has");
-            tracing::error!("the directory of a memory server: {broken}");
-            self.broken.get_or_insert(broken).clone()
-        })
+        self.directory.sync().map_err(|error| self.breaks(&error))
+    }
+
+    /// It is not known any more what the disk has; gives the reason.
+    fn breaks(&mut self, error: &std::io::Error) -> String {
+        let broken = format!("{error}; a restart of the memory server tells what it has");
+        tracing::error!("the directory of a memory server: {broken}");
+        self.broken.get_or_insert(broken).clone()
     }
 
     fn free(&mut self, number: u32) {
         self.failed.remove(&number);
-        if self.files.extents.remove(&number).is_some()
-            && self.broken.is_none()
+        if self.files.extents.remove(&number).is_some() && !self.is_named(number) {
+            self.remove_extent(number);
+        }
+    }
+
+    /// Whether the file of a part names an extent that is not held any more.
+    fn is_named(&self, number: u32) -> bool {
+        self.unsaved.values().any(|extents| extents.contains(&number))
+    }
+
+    fn remove_extent(&self, number: u32) {
+        if self.broken.is_none()
             && let Err(error) = self.directory.remove(&Entry::Extent(number).name())
         {
             tracing::warn!("a file of a memory server cannot be removed: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    const OWNER: u64 = 7;
+
+    /// A store over a directory of its own, which is removed at the end.
+    struct Bed {
+        path: PathBuf,
+        work: Work,
+    }
+
+    impl Bed {
+        /// With the files of these extents.
+        fn new(name: &str, extents: &[u32]) -> Self {
+            let name = format!("millstream-store-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = std::fs::remove_dir_all(&path);
+            let directory = Directory::open(&path).unwrap();
+            let mut files = Files::default();
+            for number in extents {
+                let name = Entry::Extent(*number).name();
+                directory.write(&name, |file| file.write_all(b"1")).unwrap();
+                files.extents.insert(*number, 0);
+            }
+            let (failed, unsaved) = (HashMap::new(), BTreeMap::new());
+            Self { path, work: Work { directory, files, broken: None, failed, unsaved } }
+        }
+
+        fn is_there(&self, entry: Entry) -> bool {
+            self.path.join(entry.name()).exists()
+        }
+
+        /// Which of the extents 1 to 4 have files.
+        fn extents(&self) -> Vec<u32> {
+            (1..=4).filter(|number| self.is_there(Entry::Extent(*number))).collect()
+        }
+
+        /// A directory of this name: no file takes its place.
+        fn block(&self, name: &str) -> PathBuf {
+            let path = self.path.join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Bed {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+
+    fn part(extents: &[u32], client: Option<ClientId>) -> HeldPart {
+        let extents = extents.iter().map(|number| (*number, 1)).collect();
+        HeldPart { owner: OWNER, name: "m0".into(), extents, client }
+    }
+
+    #[test]
+    fn a_table_whose_file_cannot_be_removed_has_its_parts_elsewhere_as_well() {
+        let mut bed = Bed::new("drop", &[1]);
+        bed.block("0.table");
+        bed.work.files.tables.insert("t".into(), 0);
+        assert!(bed.work.drop_table("t").is_err());
+        assert!(bed.work.then(Effect::Release(1, vec![3])).is_none());
+        let (addresses, extents) = (vec![], vec![]);
+        let claim = pool::home::Introduction {
+            peer: 1,
+            link: 2,
+            addresses,
+            of: OWNER,
+            identity: 1,
+            extents,
+            all: true,
+        };
+        let claimed = bed.work.then(Effect::Introduce(Box::new(claim)));
+        assert!(matches!(claimed, Some(Event::PeerLost(1, 2, _))));
+        bed.work.free(1);
+        assert_eq!(bed.extents(), [1], "the file of the table may name it");
+    }
+
+    #[test]
+    fn extents_that_the_file_of_a_part_names_stay_until_it_is_saved() {
+        for left in [&[3][..], &[]] {
+            let mut bed = Bed::new("part", &[1, 2, 3, 4]);
+            bed.work.part(&part(&[1, 2, 3], Some(1))).unwrap();
+            let name = Entry::Part(OWNER).name();
+            // Neither is it replaced, nor removed.
+            let saved = std::fs::read(bed.path.join(&name)).unwrap();
+            let blocked = if left.is_empty() {
+                std::fs::remove_file(bed.path.join(&name)).unwrap();
+                bed.block(&name)
+            } else {
+                bed.block(&format!("{name}.tmp"))
+            };
+            assert!(bed.work.part(&part(left, None)).is_err());
+            [1, 4].into_iter().for_each(|number| bed.work.free(number));
+            if left.is_empty() {
+                // Nobody knows what it names.
+                assert!(bed.work.broken.is_some());
+                assert_eq!(bed.extents(), [1, 2, 3, 4]);
+                continue;
+            }
+            assert_eq!(bed.extents(), [1, 2, 3], "the part names 1, and 4 is nobody's");
+            assert_eq!(std::fs::read(bed.path.join(&name)).unwrap(), saved);
+            std::fs::remove_dir(blocked).unwrap();
+            bed.work.part(&part(left, None)).unwrap();
+            assert_eq!(bed.extents(), [2, 3], "2 is not free yet");
+            bed.work.free(2);
+            assert_eq!(bed.extents(), [3]);
+        }
+    }
+
+    #[test]
+    fn files_of_a_damaged_table_go_when_it_is_dropped_and_no_other_table_may_have_them() {
+        for (others, lost_parts, left) in
+            [(vec![], false, vec![1]), (vec!["e"], false, vec![1, 2]), (vec![], true, vec![1, 2])]
+        {
+            let mut bed = Bed::new("damaged", &[1, 2]);
+            // The damaged table has the second.
+            bed.work.files.extents.remove(&2);
+            bed.work.files.tables.insert("d".into(), 0);
+            bed.work.files.damaged = others.into_iter().chain(["d"]).map(str::to_owned).collect();
+            bed.work.files.lost_parts = lost_parts;
+            bed.work.directory.replace(Entry::Table(0), b"?").unwrap();
+            bed.work.drop_table("d").unwrap();
+            assert!(!bed.is_there(Entry::Table(0)));
+            assert_eq!(bed.extents(), left);
         }
     }
 }
