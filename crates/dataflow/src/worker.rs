@@ -387,7 +387,8 @@ impl Worker {
         self.net.flush();
         if self.scheduler.running() == 0 {
             if !self.net.is_drained() {
-                return Ok(Status::Busy);
+                // What says that it has left wakes the worker.
+                return Ok(if moved { Status::Busy } else { Status::Idle { wake_ns: None } });
             }
             self.save_last();
             return Ok(Status::Done);

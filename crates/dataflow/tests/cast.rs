@@ -161,6 +161,8 @@ struct Bed {
     /// thousand datagrams for how many there is no room.
     dozes: u64,
     chokes: u64,
+    /// Nothing happens in the network while a worker is busy.
+    rests: bool,
 }
 
 impl Default for Bed {
@@ -182,6 +184,7 @@ impl Default for Bed {
             datagrams: Datagrams::default(),
             dozes: 0,
             chokes: 0,
+            rests: false,
         }
     }
 }
@@ -325,6 +328,9 @@ impl Bed {
                 if chance.is(self.dozes) {
                     asleep[number] = net.now_ns() + chance.below(SLEEP_NS_MAX);
                 }
+            }
+            if busy && self.rests {
+                continue;
             }
             if !net.step() && !busy {
                 match wake {
@@ -521,6 +527,14 @@ fn trees_that_change_while_rows_flow_lose_and_double_nothing() {
         changes += ran.sum(|metrics| &metrics.tree_changes);
     }
     assert!(changes > 10, "only {changes} changes");
+}
+
+#[test]
+fn workers_rest_while_the_network_does_also_when_all_is_sent_and_nothing_has_left() {
+    for (nodes, workers) in [(2, 1), (2, 2), (3, 2)] {
+        let bed = Bed { nodes, workers, rests: true, ..Bed::default() };
+        assert!(bed.run().unwrap().pairs == bed.expected(), "{nodes}x{workers}");
+    }
 }
 
 #[test]
