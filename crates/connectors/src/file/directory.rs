@@ -25,6 +25,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use dataflow::calendar::check_times;
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
+use dataflow::predicate::ColumnSummary;
 use dataflow::sink::{
     ExclusiveTarget, Placement, Publishing, RunId, Sink, SinkVisibility, SinkWriter, StagedOutput,
     StagingContext, UnsyncedOutput, WriterContext,
@@ -33,6 +34,7 @@ use dataflow::sink::{
 use super::PATH_HINT;
 use super::encoder::{Encoder, FormatWriter, Output};
 use super::part_place::{PartPlace, VISIBLE};
+use super::part_summary::PartSummary;
 use super::roll::Roll;
 use super::staged::{self, Part, Staged};
 use crate::format::fnv;
@@ -74,6 +76,8 @@ pub(super) struct Layout {
     /// The columns whose values name directories, and the others.
     by: Vec<usize>,
     rest: Vec<usize>,
+    /// The columns of files whose values are summarized: places among those of a file.
+    summarized: Vec<usize>,
     names: PartNames,
     /// The prefix of hidden names.
     hidden: String,
@@ -103,7 +107,8 @@ impl DirectorySink {
 
 impl Layout {
     /// The parts of a table whose log names them, in Parquet. `name` tells this sink apart from
-    /// others of the job that write to the table: each has hidden names of its own.
+    /// others of the job that write to the table: each has hidden names of its own. Parts tell the
+    /// ends of the columns of these names, as far as files have them.
     ///
     /// # Errors
     /// When options or columns do not fit.
@@ -111,6 +116,7 @@ impl Layout {
         table: &TableDef,
         path: &str,
         partitioned_by: &[String],
+        summarized: &[String],
         name: Option<&str>,
     ) -> Result<Self, ConnectorError> {
         let by = columns(table, partitioned_by.iter().map(String::as_str))?;
@@ -118,7 +124,14 @@ impl Layout {
         let layout = Self::new(table, &path, "part.parquet", (by, PartNames::Unique))?;
         // With 15 digits it is no number of a job, which has 16.
         let own = |name: &str| format!("{HIDDEN}{:015x}-", fnv(name.as_bytes()) >> 4);
-        Ok(Self { hidden: name.map_or(layout.hidden, own), ..layout })
+        let is_summarized = |column: &usize| {
+            let field = table.schema.field(*column).name();
+            summarized.iter().any(|name| name == field)
+        };
+        let places = layout.rest.iter().enumerate();
+        let places = places.filter(|(_, column)| is_summarized(column)).map(|(place, _)| place);
+        let (summarized, hidden) = (places.collect(), name.map_or(layout.hidden, own));
+        Ok(Self { hidden, summarized, ..layout })
     }
 
     /// `named` is a name that tells the format, where no option does.
@@ -147,7 +160,14 @@ impl Layout {
         let encoder = Encoder::new(&of_files, Path::new(named))?;
         let directory = PathBuf::from(path);
         let hidden = HIDDEN.to_owned();
-        Ok(Self { directory, place, encoder, roll, by, rest, names, hidden })
+        let summarized = vec![];
+        Ok(Self { directory, place, encoder, roll, by, rest, summarized, names, hidden })
+    }
+
+    /// The summary of a part, by the names of its columns.
+    fn named(&self, summary: PartSummary) -> Vec<(String, ColumnSummary)> {
+        let name = |place: usize| self.encoder.schema().field(place).name().clone();
+        summary.columns().into_iter().map(|(place, of)| (name(place), of)).collect()
     }
 
     /// Removes what earlier runs of a job have staged and is not `kept`.
@@ -296,12 +316,14 @@ impl Output for Counted {
 }
 
 /// A part with all of its rows, as others find it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct WrittenPart {
     /// Its names; it has the visible one alone in a job that stages nothing.
     pub(super) part: Part,
     pub(super) bytes: u64,
     pub(super) rows: u64,
+    /// What is known of its columns, by their names.
+    pub(super) columns: Vec<(String, ColumnSummary)>,
 }
 
 /// Parts that belong to a checkpoint, with the rest of the work until they are durable, if there is
@@ -316,6 +338,7 @@ struct WholePart {
     number: u64,
     bytes: u64,
     rows: u64,
+    summary: PartSummary,
     /// The part, if it is not durable.
     unsynced: Option<Box<dyn Output>>,
 }
@@ -327,6 +350,7 @@ struct OpenPart {
     number: u64,
     bytes: Arc<AtomicU64>,
     rows: u64,
+    summary: PartSummary,
     since: Instant,
 }
 
@@ -402,7 +426,8 @@ impl DirectoryWriter {
         let file = Counted { file, bytes: Arc::clone(&bytes) };
         let writer = self.layout.encoder.begin(&path, Box::new(file))?;
         self.begun += 1;
-        Ok(OpenPart { writer, number, bytes, rows: 0, since: Instant::now() })
+        let summary = PartSummary::new(&self.layout.summarized);
+        Ok(OpenPart { writer, number, bytes, rows: 0, summary, since: Instant::now() })
     }
 
     /// Ends the parts that are due. In a job that stages, no more than `unsynced_max` may be not
@@ -414,8 +439,9 @@ impl DirectoryWriter {
     ) -> Result<(), ConnectorError> {
         let mut unsynced = self.whole.iter().filter(|part| part.unsynced.is_some()).count();
         for (directory, part) in self.open.extract_if(.., |_, part| is_due(part)) {
-            let OpenPart { writer, number, bytes, rows, .. } = part;
-            let mut whole = WholePart { directory, number, bytes: 0, rows, unsynced: None };
+            let OpenPart { writer, number, bytes, rows, summary, .. } = part;
+            let mut whole =
+                WholePart { directory, number, bytes: 0, rows, summary, unsynced: None };
             if self.staging.is_some() && unsynced < unsynced_max {
                 whole.unsynced = Some(writer.finish()?);
                 unsynced += 1;
@@ -442,11 +468,12 @@ impl DirectoryWriter {
         let mut parts = Vec::with_capacity(self.whole.len());
         let mut outputs = Vec::with_capacity(self.whole.len());
         for whole in std::mem::take(&mut self.whole) {
-            let WholePart { directory, number, bytes, rows, unsynced } = whole;
+            let WholePart { directory, number, bytes, rows, summary, unsynced } = whole;
             let nth = of_directories.entry(directory.clone()).or_default();
             let visible = format!("{directory}{}", self.visible(checkpoint, *nth, number));
             let part = Part { hidden: self.hidden(number), visible };
-            parts.push(WrittenPart { part, bytes, rows });
+            let columns = self.layout.named(summary);
+            parts.push(WrittenPart { part, bytes, rows, columns });
             *nth += 1;
             outputs.extend(unsynced);
         }
@@ -461,10 +488,10 @@ impl DirectoryWriter {
     pub(super) fn commit_parts(mut self) -> Result<Vec<WrittenPart>, ConnectorError> {
         self.end(0, |_| true)?;
         let whole = std::mem::take(&mut self.whole).into_iter();
-        let written = whole.map(|WholePart { directory, number, bytes, rows, .. }| {
+        let written = whole.map(|WholePart { directory, number, bytes, rows, summary, .. }| {
             let visible = self.name(&directory, number);
             let part = Part { hidden: String::new(), visible };
-            WrittenPart { part, bytes, rows }
+            WrittenPart { part, bytes, rows, columns: self.layout.named(summary) }
         });
         Ok(written.collect())
     }
@@ -495,6 +522,7 @@ impl SinkWriter for DirectoryWriter {
             if let Some(part) = self.open.get_mut(&directory) {
                 part.writer.write(&rows)?;
                 part.rows += rows.num_rows() as u64;
+                part.summary.add(&rows);
             }
         }
         self.roll()

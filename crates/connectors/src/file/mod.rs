@@ -37,6 +37,7 @@ mod directory;
 mod encoder;
 mod object_spool;
 mod part_place;
+mod part_summary;
 pub(crate) mod paths;
 mod pipe;
 mod roll;

@@ -34,7 +34,8 @@ mod partitioned;
 mod ranges;
 mod text;
 
-pub(crate) use partitioned::PartitionedSource;
+pub(crate) use parquet::{always_fits, keeps_order};
+pub(crate) use partitioned::{FileSummaries, PartitionedSource};
 pub(crate) use ranges::SPLIT_BYTES;
 
 /// Bytes of a buffer between a blob and a reader of small pieces.

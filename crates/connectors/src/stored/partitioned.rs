@@ -1,9 +1,11 @@
-//! Files whose names have columns of their table: files that cannot match are not opened.
+//! Files of which something is known before they are opened: files that cannot match are not.
 //!
-//! The files are chosen by their names alone, so the others are not read; the source of the files
+//! Names of files have columns of their table, and a list of files may have summaries of others.
+//! The files are chosen by these alone, so the others are not read; the source of the files
 //! that are left is made when it is first used. No row of a file that is left out is read, and its
 //! bad rows are not counted.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::Array;
@@ -19,6 +21,13 @@ use super::{Blob, source};
 use crate::format::{Kind, TargetColumns};
 use crate::options::OptionReader;
 
+/// What is known of the rows of files before they are opened.
+pub(crate) trait FileSummaries: Send + Sync {
+    /// Those of the output columns at these places in the file of this number; `None` if nothing is
+    /// known, or the file may have bad rows.
+    fn of(&self, file: usize, places: &BTreeSet<usize>) -> Option<BTreeMap<usize, ColumnSummary>>;
+}
+
 /// Blobs of one kind, whose names have columns.
 pub(crate) struct PartitionedSource {
     /// All blobs, and the indices of those that are left.
@@ -27,6 +36,7 @@ pub(crate) struct PartitionedSource {
     kind: Kind,
     options: Options,
     target: Arc<TargetColumns>,
+    summaries: Option<Arc<dyn FileSummaries>>,
     pruning: Option<Pruning>,
     opened: OnceLock<Result<Option<Arc<dyn Source>>, ConnectorError>>,
 }
@@ -46,13 +56,21 @@ impl PartitionedSource {
             }
         }
         let left = (0..blobs.len()).collect();
-        let (blobs, pruning, opened) = (blobs.into(), None, OnceLock::new());
-        Ok(Self { blobs, left, kind, options, target, pruning, opened })
+        let (blobs, summaries, pruning) = (blobs.into(), None, None);
+        let opened = OnceLock::new();
+        Ok(Self { blobs, left, kind, options, target, summaries, pruning, opened })
+    }
+
+    /// The same files, of which more is known.
+    pub(crate) fn with_summaries(self, summaries: Arc<dyn FileSummaries>) -> Self {
+        Self { summaries: Some(summaries), ..self }
     }
 
     /// Whether a blob may have rows that match.
     fn may_match(&self, blob: usize, kept: &ColumnPredicate) -> bool {
         let name = self.blobs[blob].name();
+        let known = self.summaries.as_ref().and_then(|of| of.of(blob, &kept.columns()));
+        let known = known.unwrap_or_default();
         kept.may_match(&|position| match self.target.constant(position, &name) {
             Ok(Some(value)) => {
                 let is_null = value.is_null(0);
@@ -60,7 +78,7 @@ impl PartitionedSource {
                 let (nulls, rows) = (Some(u64::from(is_null)), Some(1));
                 ColumnSummary { least: of.clone(), greatest: of, nulls, rows, members: None }
             }
-            _ => ColumnSummary::default(),
+            _ => known.get(&position).cloned().unwrap_or_default(),
         })
     }
 
@@ -120,6 +138,10 @@ impl Source for PartitionedSource {
         source.map_or_else(ColumnBounds::default, |source| source.bounds(column))
     }
 
+    fn distinct(&self, column: usize) -> Option<u64> {
+        self.opened().ok().flatten().and_then(|source| source.distinct(column))
+    }
+
     fn pruned(&self, by: &Pruning) -> Option<Arc<dyn Source>> {
         let left = self.left.iter().copied().filter(|blob| self.may_match(*blob, &by.kept));
         let pruning = match &self.pruning {
@@ -132,6 +154,7 @@ impl Source for PartitionedSource {
             kind: self.kind,
             options: self.options.clone(),
             target: Arc::clone(&self.target),
+            summaries: self.summaries.clone(),
             pruning: Some(pruning),
             opened: OnceLock::new(),
         }))

@@ -418,7 +418,9 @@ fn log_seeds() -> Seeds {
     let remove = r#"{"remove":{"path":"d","deletionTimestamp":5,"dataChange":true,"size":null}}"#;
     let whole = [&begin, &add, null, own, remove].join("\n");
     let with = |line: &str| format!("{begin}\n{line}");
+    let known = statistics_seed(&begin, &schema);
     let all = [
+        ("good-statistics", known),
         ("good-empty", begin.clone()),
         ("good-files", whole.clone()),
         ("good-twice", [&whole, &add, remove, own].join("\n\n")),
@@ -431,6 +433,31 @@ fn log_seeds() -> Seeds {
         ("bad-feature", whole.replace("\"minReaderVersion\":1", "\"minReaderVersion\":9")),
     ];
     all.map(|(name, text)| (name.to_owned(), text.into_bytes())).into()
+}
+
+/// A commit whose file has statistics of each kind of column.
+fn statistics_seed(begin: &str, schema: &str) -> String {
+    let types = ["long", "byte", "double", "string", "boolean", "date", "decimal(20,2)"];
+    let times = ["timestamp", "timestamp_ntz", "binary"];
+    let names = types.iter().chain(&times);
+    let field = |of: &&str| serde_json::json!({"name": of, "type": of, "nullable": true});
+    let fields: Vec<_> = names.map(field).collect();
+    let columns = serde_json::json!({"type": "struct", "fields": fields}).to_string();
+    let columns = serde_json::json!(columns).to_string();
+    let ends = serde_json::json!({
+        "long": 1, "byte": 2, "double": -0.5, "string": "a", "boolean": true,
+        "date": "2024-01-31", "decimal(20,2)": 12.34, "timestamp": "2024-01-31T12:34:56.789Z",
+        "timestamp_ntz": "2024-01-31T12:34:56.789", "binary": "00",
+    });
+    let text = serde_json::json!({
+        "numRecords": 3, "minValues": ends, "maxValues": ends, "nullCount": {"long": 1},
+        "tightBounds": true,
+    });
+    let path = "day=2024-01-01/a";
+    let add = serde_json::json!({"add": {
+        "path": path, "partitionValues": {"day": "2024-01-01"}, "stats": text.to_string(),
+    }});
+    format!("{}\n{add}", begin.replace(&format!("\"{schema}\""), &columns))
 }
 
 #[test]

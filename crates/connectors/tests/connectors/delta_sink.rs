@@ -173,7 +173,11 @@ fn the_workers_of_a_process_add_their_rows_by_one_commit() {
             assert_eq!(place.rows(), all.collect());
         }
         let add = &place.actions(0, "add")[0];
-        assert_eq!(add["stats"], json!("{\"numRecords\":10}"));
+        let statistics: Value = serde_json::from_str(add["stats"].as_str().unwrap()).unwrap();
+        let ends = [&statistics["minValues"], &statistics["maxValues"]];
+        assert_eq!(ends.map(|ends| ends["number"].as_i64().unwrap() % 10), [0, 9]);
+        assert_eq!(statistics["numRecords"], json!(10));
+        assert_eq!(statistics["nullCount"]["town"], json!(2));
         let size = place.get(add["path"].as_str().unwrap()).unwrap().len();
         assert_eq!(add["size"], json!(size));
         let protocol = &place.actions(0, "protocol")[0];

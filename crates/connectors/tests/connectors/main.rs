@@ -9,6 +9,7 @@ mod crafted;
 mod damaged;
 mod delta;
 mod delta_sink;
+mod delta_statistics;
 mod directory;
 mod fixed;
 mod flight;

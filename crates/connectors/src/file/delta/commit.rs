@@ -23,6 +23,7 @@ use super::columns::DeltaColumns;
 use super::log::{COMMIT_BYTES_MAX, DeltaLog, apply_commit, commit_name, unread};
 use super::place::{TablePlace, random};
 use super::snapshot::Snapshot;
+use super::statistics;
 
 /// Commits of others in a row that a commit is tried behind.
 const ATTEMPTS_MAX: u32 = 1_000;
@@ -33,7 +34,8 @@ pub(super) struct NewFile {
     /// Its name below the table.
     pub(super) name: String,
     pub(super) bytes: u64,
-    pub(super) rows: u64,
+    /// What is known of its columns, as the log has it.
+    pub(super) statistics: String,
     /// The values of the partition columns.
     pub(super) values: Vec<(String, Option<String>)>,
 }
@@ -109,6 +111,18 @@ impl WrittenTable {
         let mut known = self.lock();
         self.refresh(&mut known)?;
         Ok(self.partitions(&known.snapshot))
+    }
+
+    /// The columns of which files of the table have statistics.
+    ///
+    /// # Errors
+    /// When rows cannot be added, or the log cannot be read.
+    pub(super) fn summarized(&self) -> Result<Vec<String>, ConnectorError> {
+        let mut known = self.lock();
+        self.refresh(&mut known)?;
+        let (snapshot, schema) = (&known.snapshot, &self.columns.schema);
+        let setting = |key: &str| snapshot.setting(key);
+        Ok(statistics::columns_of(schema, &self.partitions(snapshot), setting))
     }
 
     fn partitions(&self, snapshot: &Snapshot) -> Vec<String> {
@@ -277,7 +291,7 @@ impl WrittenTable {
             let number = before + 1;
             lines.push(json!({"txn": {"appId": name, "version": number, "lastUpdated": now}}));
         }
-        for NewFile { name, bytes, rows, values } in files {
+        for NewFile { name, bytes, statistics, values } in files {
             let values = values.iter().map(|(column, of)| (column.clone(), json!(of)));
             lines.push(json!({"add": {
                 "path": encoded(name),
@@ -285,7 +299,7 @@ impl WrittenTable {
                 "size": bytes,
                 "modificationTime": now,
                 "dataChange": true,
-                "stats": json!({ "numRecords": rows }).to_string(),
+                "stats": statistics,
             }}));
         }
         lines.iter().map(|line| format!("{line}\n")).collect::<String>().into()

@@ -15,6 +15,8 @@ use super::log::{DeltaLog, LogState, damaged, of, unread};
 use super::place::TablePlace;
 use crate::format::partitions;
 
+/// Bytes of the statistics of all files at most: files with further ones are read.
+const STATISTICS_BYTES_MAX: usize = 256 << 20;
 /// Files of a table at most.
 const FILES_MAX: usize = 10_000_000;
 /// The version of the protocol for readers that has names of features.
@@ -27,6 +29,8 @@ const FEATURES: [&str; 4] =
 pub(super) struct TableFiles {
     /// The names of its files below it, sorted.
     pub(super) names: Vec<String>,
+    /// Of each file what the log says of its columns.
+    pub(super) statistics: Vec<Option<Box<str>>>,
     /// Its columns, as JSON.
     pub(super) schema: String,
     /// The columns that name directories, in order.
@@ -56,6 +60,8 @@ struct DeltaFile {
     values: BTreeMap<String, Option<String>>,
     /// Whether a vector says that some of its rows are deleted.
     has_vector: bool,
+    /// What the log says of its columns.
+    statistics: Option<Box<str>>,
 }
 
 /// The table behind some versions.
@@ -68,14 +74,16 @@ pub(super) struct TableState {
     /// The columns and the partition columns, where metadata came.
     columns: Option<(String, Vec<String>)>,
     has_protocol: bool,
+    /// Bytes of the statistics that are kept.
+    statistics_bytes: usize,
 }
 
 impl LogState for TableState {
     fn columns(&self) -> &'static [&'static str] {
-        // Statistics of the files are the most of it.
         &[
             "add.path",
             "add.partitionValues",
+            "add.stats",
             "add.deletionVector",
             "metaData",
             "protocol",
@@ -97,16 +105,25 @@ impl LogState for TableState {
             return Err(unread(place, "the checkpoint has further files", hint));
         }
         if let Some(remove) = of(action, "remove") {
-            self.files.remove(path_of(place, remove)?);
+            let removed = self.files.remove(path_of(place, remove)?);
+            self.statistics_bytes -= removed.map_or(0, |file| file.statistics_bytes());
         }
         if let Some(add) = of(action, "add") {
-            self.added.push((path_of(place, add)?.to_owned(), file_of(add)));
+            let mut file = file_of(add);
+            if self.statistics_bytes + file.statistics_bytes() > STATISTICS_BYTES_MAX {
+                file.statistics = None;
+            }
+            self.statistics_bytes += file.statistics_bytes();
+            self.added.push((path_of(place, add)?.to_owned(), file));
         }
         Ok(())
     }
 
     fn end(&mut self, place: &str) -> Result<(), ConnectorError> {
-        self.files.extend(self.added.drain(..));
+        for (path, file) in self.added.drain(..) {
+            let replaced = self.files.insert(path, file);
+            self.statistics_bytes -= replaced.map_or(0, |file| file.statistics_bytes());
+        }
         if self.files.len() > FILES_MAX {
             let message = format!("the table has over {FILES_MAX} files");
             return Err(unread(place, message, "compact it"));
@@ -127,8 +144,8 @@ impl TableState {
         let (schema, partitioned_by) =
             columns.ok_or_else(|| damaged(table, "its log has no protocol or no metadata"))?;
         let distinct: BTreeSet<&String> = partitioned_by.iter().collect();
-        let mut names = vec![];
-        for (path, DeltaFile { values, has_vector }) in self.files {
+        let mut files = vec![];
+        for (path, DeltaFile { values, has_vector, statistics }) in self.files {
             if has_vector {
                 let message =
                     format!("rows of its file '{path}' are deleted by vectors, which are not read");
@@ -155,10 +172,11 @@ impl TableState {
                 let hint = "only files in directories such as 'year=2024' are read";
                 return Err(unread(table, message, hint));
             }
-            names.push(decoded);
+            files.push((decoded, statistics));
         }
-        names.sort();
-        Ok(TableFiles { names, schema, partitioned_by })
+        files.sort();
+        let (names, statistics) = files.into_iter().unzip();
+        Ok(TableFiles { names, statistics, schema, partitioned_by })
     }
 }
 
@@ -173,7 +191,14 @@ fn file_of(add: &Value) -> DeltaFile {
     let values = add.get("partitionValues").and_then(Value::as_object);
     let text =
         |(column, value): (&String, &Value)| (column.clone(), value.as_str().map(str::to_owned));
-    DeltaFile { values: values.into_iter().flatten().map(text).collect(), has_vector }
+    let statistics = add.get("stats").and_then(Value::as_str).map(Box::from);
+    DeltaFile { values: values.into_iter().flatten().map(text).collect(), has_vector, statistics }
+}
+
+impl DeltaFile {
+    fn statistics_bytes(&self) -> usize {
+        self.statistics.as_ref().map_or(0, |text| text.len())
+    }
 }
 
 fn check_protocol(place: &str, protocol: &Value) -> Result<(), ConnectorError> {
@@ -274,7 +299,8 @@ mod tests {
         let (bytes, applied) = apply("long", (&mut state, &mut actions), rows);
         assert!(bytes < 1 << 20, "{bytes}");
         let error = applied.unwrap_err().to_string();
-        assert!(error.contains("1024 of its actions have"), "{error}");
+        let expected = format!("{BATCH_ACTIONS} of its actions have");
+        assert!(error.contains(&expected), "{error}");
         assert!(state.files.is_empty());
         // Actions that say the same are counted, and not the one file that they name.
         actions = ACTIONS_MAX - 3 * BATCH_ACTIONS;

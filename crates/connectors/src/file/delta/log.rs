@@ -25,7 +25,7 @@ pub(super) const COMMIT_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a part of a checkpoint in a store at most.
 pub(super) const CHECKPOINT_BYTES_MAX: u64 = 1 << 30;
 /// Actions of a checkpoint that are in memory as text at a time.
-pub(super) const BATCH_ACTIONS: usize = 1024;
+pub(super) const BATCH_ACTIONS: usize = 256;
 /// Their bytes at most: a few bytes of Parquet may be the same value many times.
 pub(super) const BATCH_BYTES_MAX: usize = 64 << 20;
 /// Actions of a log at most: files that are there, were removed, or are named again.

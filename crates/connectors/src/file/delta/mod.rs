@@ -27,11 +27,13 @@ mod log;
 mod place;
 mod sink;
 mod snapshot;
+mod statistics;
 
 use files::TableFiles;
 use log::LogState;
 use place::TablePlace;
 use snapshot::Snapshot;
+use statistics::TableStatistics;
 
 use super::{directory, roll};
 use crate::format::rows::METADATA;
@@ -39,7 +41,7 @@ use crate::format::{Kind, ON_BAD, TargetColumns};
 use crate::object::S3_OPTIONS;
 use crate::options::{OptionReader, nearest, refuse};
 use crate::remote::RETRY_TIMEOUT;
-use crate::stored::{self, PartitionedSource};
+use crate::stored::PartitionedSource;
 
 /// The directory of the log.
 const LOG: &str = "_delta_log";
@@ -135,15 +137,13 @@ impl Connector for DeltaConnector {
         }
         let keys: Vec<String> =
             files.partitioned_by.iter().map(|column| column.to_lowercase()).collect();
-        let is_plain = keys.is_empty() && !files.names.is_empty();
         // A column that came later is in no older file.
         let target = TargetColumns::partitioned(table, projection, keys)?.of_several();
         let blobs = place.blobs(&files.names)?;
-        if is_plain {
-            return stored::source(blobs, Kind::Parquet, options, target);
-        }
+        let statistics = TableStatistics::new(files.statistics, &known, &target);
         let options = table.options.clone();
-        Ok(Arc::new(PartitionedSource::new(blobs, Kind::Parquet, options, target)?))
+        let source = PartitionedSource::new(blobs, Kind::Parquet, options, target)?;
+        Ok(Arc::new(source.with_summaries(Arc::new(statistics))))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
@@ -170,7 +170,8 @@ fn open(options: OptionReader<'_>) -> Result<TablePlace, ConnectorError> {
 /// Why it is none.
 ///
 /// # Panics
-/// When a file is outside of the table, or a checkpoint of the log has others.
+/// When a file is outside of the table, statistics have other types than columns, or a checkpoint
+/// of the log has other files.
 pub(crate) fn read_log(bytes: &[u8]) -> Result<usize, String> {
     let (mut files, mut written) = (files::TableState::default(), Snapshot::default());
     let apply = |bytes: &[u8], state: &mut dyn LogState| {
@@ -180,7 +181,8 @@ pub(crate) fn read_log(bytes: &[u8]) -> Result<usize, String> {
     let table = files.files("t").map_err(|error| error.to_string())?;
     let is_below = |name: &String| super::staged::is_below(name);
     assert!(table.names.iter().all(is_below), "{:?}", table.names);
-    columns::read_schema("t", &table.schema).map_err(|error| error.to_string())?;
+    let schema = columns::read_schema("t", &table.schema).map_err(|error| error.to_string())?;
+    table.statistics.iter().flatten().for_each(|text| statistics::check(text, &schema));
     if apply(bytes, &mut written).is_ok() && !written.is_partial {
         let mut again = Snapshot::default();
         let packed = checkpoint::packed("t", &written);

@@ -22,6 +22,7 @@ use super::columns::DeltaColumns;
 use super::commit::{NewFile, Transaction, WrittenTable};
 use super::log::unread;
 use super::place::TablePlace;
+use super::statistics::{is_written, rows_alone, written};
 use super::{APP_ID, CHECKPOINT_INTERVAL, PATH_HINT};
 use crate::file::directory::{DirectoryWriter, Layout, PARTITION_BY, WrittenPart};
 use crate::file::staged::{Part, is_below};
@@ -31,7 +32,10 @@ use crate::options::{OptionReader, refuse, sql_type};
 /// Commits from one checkpoint of the log to the next, where nobody says it.
 const CHECKPOINT_EVERY: u64 = 10;
 /// The encoding of what is staged.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+/// Bytes of the statistics of the parts that a worker stages at once, at most: the record of a
+/// checkpoint has them. Further parts have their rows alone.
+const STAGED_STATISTICS_BYTES_MAX: usize = 256 << 10;
 /// Bytes of the name of a sink at most.
 const APP_ID_BYTES_MAX: usize = 255;
 
@@ -101,8 +105,9 @@ impl DeltaSink {
         let partitioned_by = written.partitioned_by()?;
         check_partitions(&schema, &partitioned_by)?;
         let of_files = TableDef { schema, ..table.clone() };
-        let layout =
-            Arc::new(Layout::of_table(&of_files, path, &partitioned_by, app_id.as_deref())?);
+        let (summarized, name) = (written.summarized()?, app_id.as_deref());
+        let layout = Layout::of_table(&of_files, path, &partitioned_by, &summarized, name)?;
+        let layout = Arc::new(layout);
         let (table, job, ended) = (Arc::new(written), OnceLock::new(), Arc::default());
         Ok(Self { layout, table, app_id, makes: mode == WriteMode::Create, job, ended })
     }
@@ -172,9 +177,8 @@ impl Sink for DeltaSink {
         let staged = staged.iter().map(|staged| StagedParts::decode(&place, staged));
         let staged = staged.collect::<Result<Vec<_>, _>>()?;
         let job = staged.first().map(|staged| staged.job);
-        let written: Vec<WrittenPart> =
-            staged.into_iter().flat_map(|staged| staged.parts).collect();
-        let Some(job) = job.filter(|_| !written.is_empty()) else {
+        let staged: Vec<StagedPart> = staged.into_iter().flat_map(|staged| staged.parts).collect();
+        let Some(job) = job.filter(|_| !staged.is_empty()) else {
             // A query without rows makes an empty table.
             return if how.last { self.table.commit(&[], None, true) } else { Ok(()) };
         };
@@ -186,7 +190,7 @@ impl Sink for DeltaSink {
         if own.again && before.checked_add(1) == Some(self.table.count(&own.name)?) {
             return Ok(());
         }
-        let parts: Vec<Part> = written.iter().map(|written| written.part.clone()).collect();
+        let parts: Vec<Part> = staged.iter().map(|staged| staged.part.clone()).collect();
         self.layout.place.publish(&parts, how.again)?;
         if how.again {
             for Part { visible, .. } in &parts {
@@ -196,7 +200,7 @@ impl Sink for DeltaSink {
                 }
             }
         }
-        let files: Vec<NewFile> = written.iter().map(new_file).collect();
+        let files: Vec<NewFile> = staged.iter().map(new_file).collect();
         self.table.commit(&files, Some(&own), true)
     }
 
@@ -205,7 +209,7 @@ impl Sink for DeltaSink {
         let mut names = vec![];
         for kept in kept {
             let StagedParts { parts, .. } = StagedParts::decode(&place, kept)?;
-            names.extend(parts.into_iter().map(|written| written.part.hidden));
+            names.extend(parts.into_iter().map(|staged| staged.part.hidden));
         }
         self.layout.sweep(run, &names)
     }
@@ -284,13 +288,14 @@ impl SinkWriter for DeltaWriter {
         let error = self.gone();
         let (parts, job) = (self.parts.as_mut().ok_or(error)?, self.job.unwrap_or_default());
         let (parts, unsynced) = parts.stage_parts(checkpoint)?;
+        let parts = StagedPart::all(parts, STAGED_STATISTICS_BYTES_MAX);
         Ok(StagedOutput { staged: StagedParts { job, parts }.encode(), unsynced })
     }
 
     /// The last writer of the process commits the files of all.
     fn commit(mut self: Box<Self>) -> Result<(), ConnectorError> {
         let Some(parts) = self.parts.take() else { return Err(self.gone()) };
-        let parts = parts.commit_parts();
+        let parts = parts.commit_parts().map(|parts| StagedPart::all(parts, usize::MAX));
         let files = parts.as_ref().ok().map(|parts| parts.iter().map(new_file).collect());
         let files = lock(&self.ended).end(files);
         parts?;
@@ -308,27 +313,51 @@ impl Drop for DeltaWriter {
 }
 
 /// A part as the log has it.
-fn new_file(WrittenPart { part, bytes, rows }: &WrittenPart) -> NewFile {
+fn new_file(StagedPart { part, bytes, statistics }: &StagedPart) -> NewFile {
     let directories = part.visible.rsplit_once('/').map_or("", |(directories, _)| directories);
     let value = |directory: &str| {
         let (column, value) = directory.split_once('=')?;
         Some((partitions::decoded(column), partitions::value_of(value)))
     };
     let values = directories.split('/').filter_map(value).collect();
-    NewFile { name: part.visible.clone(), bytes: *bytes, rows: *rows, values }
+    let (name, statistics) = (part.visible.clone(), statistics.clone());
+    NewFile { name, bytes: *bytes, statistics, values }
+}
+
+/// A part with what the log will say of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct StagedPart {
+    part: Part,
+    bytes: u64,
+    /// As the log has them: JSON in one line.
+    statistics: String,
+}
+
+impl StagedPart {
+    /// Parts whose statistics have no more than so many bytes: of those that are too many, only
+    /// the rows are told.
+    fn all(parts: Vec<WrittenPart>, statistics_bytes_max: usize) -> Vec<Self> {
+        let mut left = statistics_bytes_max;
+        let each = parts.into_iter().map(|WrittenPart { part, bytes, rows, columns }| {
+            let statistics = Some(written(rows, &columns)).filter(|text| text.len() <= left);
+            left -= statistics.as_ref().map_or(0, String::len);
+            Self { part, bytes, statistics: statistics.unwrap_or_else(|| rows_alone(rows)) }
+        });
+        each.collect()
+    }
 }
 
 /// The parts that a writer has staged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct StagedParts {
     job: u64,
-    parts: Vec<WrittenPart>,
+    parts: Vec<StagedPart>,
 }
 
 impl StagedParts {
     fn encode(&self) -> Vec<u8> {
-        let each = |WrittenPart { part, bytes, rows }: &WrittenPart| {
-            format!("\t{}\t{}\t{bytes}\t{rows}", part.hidden, part.visible)
+        let each = |StagedPart { part, bytes, statistics }: &StagedPart| {
+            format!("\t{}\t{}\t{bytes}\t{statistics}", part.hidden, part.visible)
         };
         let parts: String = self.parts.iter().map(each).collect();
         format!("{VERSION}\td\t{:016x}{parts}", self.job).into_bytes()
@@ -349,46 +378,59 @@ impl StagedParts {
 
 fn decoded(text: &str) -> Option<StagedParts> {
     let mut fields = text.split('\t');
-    let (VERSION, "d") = (fields.next()?, fields.next()?) else { return None };
+    // The first encoding has the rows in place of the statistics.
+    let (version @ ("1" | VERSION), "d") = (fields.next()?, fields.next()?) else { return None };
+    let is_old = version != VERSION;
     let job = u64::from_str_radix(fields.next()?, 16).ok()?;
     let fields: Vec<&str> = fields.collect();
     let (chunks, []) = fields.as_chunks::<4>() else { return None };
-    let part = |[hidden, visible, bytes, rows]: &[&str; 4]| {
+    let part = |[hidden, visible, bytes, known]: &[&str; 4]| {
         let is_below = is_below(hidden) && is_below(visible);
         let part = Part { hidden: (*hidden).into(), visible: (*visible).into() };
-        let written = WrittenPart { part, bytes: bytes.parse().ok()?, rows: rows.parse().ok()? };
-        is_below.then_some(written)
+        let statistics = if is_old {
+            rows_alone(known.parse().ok()?)
+        } else {
+            Some((*known).to_owned()).filter(|text| is_written(text))?
+        };
+        let staged = StagedPart { part, bytes: bytes.parse().ok()?, statistics };
+        is_below.then_some(staged)
     };
-    let parts: Vec<WrittenPart> = chunks.iter().map(part).collect::<Option<_>>()?;
-    let names: BTreeSet<&str> = parts.iter().map(|written| written.part.visible.as_str()).collect();
+    let parts: Vec<StagedPart> = chunks.iter().map(part).collect::<Option<_>>()?;
+    let names: BTreeSet<&str> = parts.iter().map(|staged| staged.part.visible.as_str()).collect();
     (names.len() == parts.len()).then_some(StagedParts { job, parts })
 }
 
 #[cfg(test)]
 mod tests {
+    use dataflow::predicate::ColumnSummary;
+
     use super::*;
 
     #[test]
     fn what_is_staged_is_read_again_and_nothing_that_leads_elsewhere() {
-        let part = |name: &str| WrittenPart {
+        let part = |name: &str| StagedPart {
             part: Part { hidden: format!(".{name}"), visible: format!("k=a b/{name}") },
             bytes: 7,
-            rows: u64::MAX,
+            statistics: written(u64::MAX, &[("a\tb\n".to_owned(), ColumnSummary::default())]),
         };
         for parts in [vec![], vec![part("a"), part("b")]] {
             let staged = StagedParts { job: 5, parts };
             assert_eq!(StagedParts::decode("t", &staged.encode()).unwrap(), staged);
         }
+        let old = StagedParts::decode("t", b"1\td\t5\t.a\ta\t1\t3").unwrap();
+        assert_eq!(old.parts[0].statistics, "{\"numRecords\":3}");
         let twice = StagedParts { job: 5, parts: vec![part("a"), part("a")] }.encode();
-        let texts: [&[u8]; 8] = [
+        let texts: [&[u8]; 10] = [
             &twice,
             b"",
-            b"1\td",
-            b"1\tp\t5",
-            b"2\td\t5",
-            b"1\td\t5\t.a\ta\t1",
+            b"2\td",
+            b"2\tp\t5",
+            b"3\td\t5",
+            b"2\td\t5\t.a\ta\t1",
             b"1\td\t5\t../a\ta\t1\t1",
             b"1\td\t5\t.a\t/a\t1\t1",
+            b"2\td\t5\t.a\ta\t1\t1",
+            b"2\td\t5\t.a\ta\t1\t{}",
         ];
         for text in texts {
             assert!(StagedParts::decode("t", text).is_err(), "{text:?}");
@@ -399,7 +441,7 @@ mod tests {
     fn values_of_partitions_are_in_the_names_of_directories() {
         let visible = "town=a%2Fb/day=__HIVE_DEFAULT_PARTITION__/p.parquet".to_owned();
         let part = Part { hidden: ".p".into(), visible };
-        let file = new_file(&WrittenPart { part, bytes: 1, rows: 2 });
+        let file = new_file(&StagedPart { part, bytes: 1, statistics: rows_alone(2) });
         let values = [("town".to_owned(), Some("a/b".to_owned())), ("day".to_owned(), None)];
         assert_eq!(file.values, values);
     }

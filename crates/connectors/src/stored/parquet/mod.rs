@@ -43,6 +43,8 @@ use footer::Footer;
 use prune::{LastStatistics, Listening, Pruned};
 use reader::ParquetReader;
 
+pub(crate) use statistics::{always_fits, keeps_order};
+
 /// Parquet files, cut into row groups.
 pub(super) struct ParquetSource {
     files: Arc<[Arc<ParquetFile>]>,

@@ -174,7 +174,7 @@ impl<'a> LeafColumn<'a> {
 }
 
 /// Whether a column of the type `of` has the same order after a cast to the declared type.
-pub(super) fn keeps_order(of: &DataType, declared: &DataType) -> bool {
+pub(crate) fn keeps_order(of: &DataType, declared: &DataType) -> bool {
     use DataType::{Boolean, Date32, Date64, Decimal128, Decimal256};
     match (of, declared) {
         _ if of == declared => !of.is_nested(),
@@ -199,7 +199,7 @@ fn is_bytes(of: &DataType) -> bool {
 }
 
 /// Whether each value of the type `of` is valid for the declared type: none can make a bad row.
-pub(super) fn always_fits(of: &DataType, declared: &DataType) -> bool {
+pub(crate) fn always_fits(of: &DataType, declared: &DataType) -> bool {
     use DataType::{Decimal128, Float32, Float64, Timestamp};
     let bits = |of: &DataType| of.primitive_width().unwrap_or(0) * 8;
     match (of, declared) {
