@@ -307,6 +307,17 @@ impl Served {
         self.waiting.drain(..).for_each(|queue| queue.wake());
     }
 
+    /// The reason why memory cannot be mapped. A connection that has ended is the end of the
+    /// server, which may have said more.
+    fn not_mapped(&self, error: PostError) -> PoolError {
+        let reason = format!("its memory cannot be mapped: {error}");
+        if error == PostError::Closed {
+            let _ = self.remote.call(&ClientRequest::Beat);
+            return self.remote.lose(reason);
+        }
+        self.remote.lost().unwrap_or(PoolError::Refused { reason })
+    }
+
     fn map(&mut self, keys: &[RemoteKey]) -> Result<Vec<Place>, PoolError> {
         let deadline = Instant::now() + MAP;
         let mut places = Vec::with_capacity(keys.len());
@@ -316,12 +327,7 @@ impl Served {
                     Ok(Some(range)) => break Place::Mapped(range),
                     Ok(None) => break Place::Remote(*key),
                     Err(PostError::Full) if Instant::now() < deadline => self.await_event(),
-                    Err(error) => {
-                        let lost = self.remote.lost();
-                        return Err(lost.unwrap_or_else(|| PoolError::Refused {
-                            reason: format!("its memory cannot be mapped: {error}"),
-                        }));
-                    }
+                    Err(error) => return Err(self.not_mapped(error)),
                 }
             };
             places.push(place);
