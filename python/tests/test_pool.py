@@ -3,7 +3,9 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +109,35 @@ def test_a_token_is_asked_for(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ms.Error, match="missing"):
         with ms.Session(workers=1, pool=server.address, pool_token_file=missing) as session:
             load(session)
+
+
+def test_ctrl_c_ends_the_wait_for_an_origin(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # It takes a connection, and says nothing.
+        def interrupt() -> None:
+            connection, _ = silent.accept()
+            signal.raise_signal(signal.SIGINT)
+            stays.append(connection)
+
+        stays: list[socket.socket] = []
+        options = {
+            "origin": "s3://bucket/*.csv",
+            "origin.s3.endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "origin.s3.region": "eu-west-1",
+            "origin.s3.access_key_id": "key",
+            "origin.s3.secret_access_key": "hush",
+        }
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+        with ms.Session(workers=1, pool=server.address) as session:
+            session.sql(f"CREATE TABLE c (n BIGINT) WITH ('connector' = 'pool', {listed})")
+            interrupts = threading.Thread(target=interrupt)
+            interrupts.start()
+            with pytest.raises(KeyboardInterrupt):
+                session.sql("SELECT sum(n) FROM c")
+                # A signal is handled between two lines of Python.
+                interrupts.join()
+            interrupts.join()
+            # The engine is free again, though the origin has not answered.
+            load(session)
+            assert session.sql("SELECT count(*) FROM kept").fetchall() == [(ROWS,)]
+        stays.clear()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use arrow::datatypes::{DataType, Field, Schema};
@@ -35,6 +36,8 @@ pub struct Session {
     started_at: Option<SystemTime>,
     pub(crate) pool: Option<Arc<Client>>,
     pool_tables: Option<Arc<PoolConnector>>,
+    /// See [`SessionBuilder::interrupted_by`].
+    interrupted: Arc<AtomicBool>,
     /// The tables that lie in the program's memory.
     pub(crate) memory: MemoryTables,
     /// Those that the statement before has left, with the threads of its workers.
@@ -101,6 +104,7 @@ pub struct SessionBuilder {
     connectors: Vec<Arc<dyn Connector>>,
     file_names: bool,
     pool: Option<PoolOptions>,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -118,6 +122,7 @@ impl Session {
             connectors: Vec::new(),
             file_names: true,
             pool: None,
+            interrupted: Arc::default(),
         }
     }
 
@@ -125,7 +130,8 @@ impl Session {
     /// written.
     ///
     /// # Errors
-    /// [`Error::Sql`] with everything that is wrong with it.
+    /// [`Error::Sql`] with everything that is wrong with it; [`Error::Interrupted`] when it was
+    /// [ended](SessionBuilder::interrupted_by).
     pub fn sql(&mut self, text: &str) -> Result<Script, Error> {
         self.planner.set_now(self.started_at.unwrap_or_else(SystemTime::now));
         if let Some(pool) = &self.pool {
@@ -135,8 +141,11 @@ impl Session {
         let planned = caught(|| self.planner.plan(text));
         let planned =
             planned.map_err(|panicked| Error::Panic { doing: "planning".into(), panicked })?;
-        let stages = planned.map_err(Error::Sql)?;
-        Ok(self.script(stages))
+        match planned {
+            Ok(stages) => Ok(self.script(stages)),
+            Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(Error::Interrupted),
+            Err(diagnostics) => Err(Error::Sql(diagnostics)),
+        }
     }
 
     /// A script that runs on the connections of this session.
@@ -329,6 +338,13 @@ impl SessionBuilder {
         self
     }
 
+    /// While the flag is true, planning does not wait for the files or objects that a table of a
+    /// pool is a cache of: [`Session::sql`] gives such a load up. Whoever sets the flag clears it.
+    pub fn interrupted_by(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.interrupted = flag;
+        self
+    }
+
     /// The session.
     ///
     /// # Errors
@@ -342,8 +358,11 @@ impl SessionBuilder {
         bounded("job", "nodes", workers.nodes, cluster::NODES_MAX)?;
         bounded("node", "workers", workers.per_node, WORKERS_MAX)?;
         let pool = self.pool.map(|pool| client(pool, workers)).transpose()?;
-        let pool_tables =
-            pool.as_ref().map(|pool| Arc::new(PoolConnector::new(Arc::<Client>::clone(pool))));
+        let interrupted = self.interrupted;
+        let pool_tables = pool.as_ref().map(|pool| {
+            let tables = PoolConnector::new(Arc::<Client>::clone(pool));
+            Arc::new(tables.interrupted_by(Arc::clone(&interrupted)))
+        });
         if let Some(tables) = &pool_tables {
             connectors.push(tables.clone());
         }
@@ -380,6 +399,7 @@ impl SessionBuilder {
             started_at,
             pool,
             pool_tables,
+            interrupted,
             memory,
             connections: Arc::default(),
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use arrow::datatypes::{DataType, Fields, Schema};
@@ -334,7 +335,9 @@ fn session_of(
         builder = builder.pool(PoolOptions { job, ..pool });
     }
     let jobs = state.map(|(place, job)| SessionJobs::new(place, job)).transpose()?;
-    Ok(SessionState::new(builder.build()?, jobs, ranks, shares))
+    let interrupted = Arc::<AtomicBool>::default();
+    let engine = builder.interrupted_by(Arc::clone(&interrupted)).build()?;
+    Ok(SessionState::new(engine, interrupted, jobs, ranks, shares))
 }
 
 /// Whether a text is a query and nothing else, judged by its first word: such a text has no job.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ pub(crate) struct SessionState {
     /// `None` when it is closed. A thread that plans holds the lock, and a plan may call a function
     /// of the program that does not return.
     engine: Mutex<Option<millstream::Session>>,
+    planning: PlanningTurns,
     /// Relaxed: the engine is behind its lock.
     is_closed: AtomicBool,
     /// Scripts that were started and may run.
@@ -45,6 +46,50 @@ pub(crate) struct SessionState {
     described: Mutex<BTreeMap<String, String>>,
 }
 
+/// Which call of Python has the engine now, so that Ctrl-C ends the planning of that call alone.
+struct PlanningTurns {
+    /// The flag of the engine: see
+    /// [`interrupted_by`](millstream::SessionBuilder::interrupted_by).
+    interrupted: Arc<AtomicBool>,
+    /// How many calls there were.
+    calls: AtomicU64,
+    /// The call that has the engine.
+    turn: Mutex<Option<u64>>,
+}
+
+/// A call that plans, or waits for its turn.
+struct PlanningCall {
+    number: u64,
+    /// Relaxed: the lock of the turn orders it.
+    is_given_up: AtomicBool,
+}
+
+impl PlanningTurns {
+    /// A call has the engine from now on; false if nobody waits for it any more.
+    fn begin(&self, call: &PlanningCall) -> bool {
+        let mut turn = lock(&self.turn);
+        if call.is_given_up.load(Ordering::Relaxed) {
+            return false;
+        }
+        *turn = Some(call.number);
+        self.interrupted.store(false, Ordering::Relaxed);
+        true
+    }
+
+    fn end(&self) {
+        *lock(&self.turn) = None;
+    }
+
+    /// Nobody waits for a call any more.
+    fn give_up(&self, call: &PlanningCall) {
+        let turn = lock(&self.turn);
+        call.is_given_up.store(true, Ordering::Relaxed);
+        if *turn == Some(call.number) {
+            self.interrupted.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -52,13 +97,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl SessionState {
     pub(crate) fn new(
         engine: millstream::Session,
+        interrupted: Arc<AtomicBool>,
         checkpoints: Option<SessionJobs>,
         ranks: Option<Ranks>,
         shares: bool,
     ) -> Self {
         let (engine, is_closed) = (Mutex::new(Some(engine)), AtomicBool::new(false));
         let (jobs, process, described) = (Mutex::default(), process::id(), Mutex::default());
-        Self { engine, is_closed, jobs, process, checkpoints, ranks, shares, described }
+        let planning =
+            PlanningTurns { interrupted, calls: AtomicU64::new(0), turn: Mutex::default() };
+        Self { engine, planning, is_closed, jobs, process, checkpoints, ranks, shares, described }
     }
 
     /// Whether it was closed, or is that of the process before a fork.
@@ -117,13 +165,22 @@ impl SessionState {
     ) -> PyResult<T> {
         self.check(py)?;
         let state = Arc::clone(self);
+        let call = Arc::new(PlanningCall {
+            number: self.planning.calls.fetch_add(1, Ordering::Relaxed),
+            is_given_up: AtomicBool::new(false),
+        });
+        let of_thread = Arc::clone(&call);
         let done = spawned("millstream-plan", move || {
             let mut engine = lock(&state.engine);
+            if !state.planning.begin(&of_thread) {
+                return None;
+            }
             let made = engine.as_mut().filter(|_| !state.is_closed()).map(run);
+            state.planning.end();
             drop(engine);
             made
         })?;
-        match awaited(py, done)? {
+        match awaited(py, done).inspect_err(|_| self.planning.give_up(&call))? {
             Some(made) => Ok(made),
             None => Err(misused(py, "the session is closed", "make another: millstream.Session()")),
         }

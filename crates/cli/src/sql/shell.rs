@@ -73,6 +73,8 @@ impl<'a> Shell<'a> {
         let fail = |error: Error| Failure::of(&error, "", "");
         let builder = millstream_session(&args.layout).output("stdout", output.clone());
         let builder = builder.output_for_programs(rows::for_programs(&args.rows));
+        let (interrupted, stopped) = (signals::interrupt_flag()?, signals::interrupt_flag()?);
+        let builder = builder.interrupted_by(Arc::clone(&interrupted));
         let mut session = builder.build().map_err(fail)?;
         let target = rows::target(&args.rows, &output)?;
         session.rows_to(target.clone()).map_err(fail)?;
@@ -85,7 +87,6 @@ impl<'a> Shell<'a> {
             shown => (shown, None),
         };
         let names = Arc::new(Mutex::new(session.vocabulary()));
-        let (interrupted, stopped) = (signals::interrupt_flag()?, signals::interrupt_flag()?);
         output.heed(&stopped);
         Ok(Self {
             session,
@@ -123,6 +124,7 @@ impl<'a> Shell<'a> {
     pub(super) fn run(&mut self, name: &str, text: &str) -> Result<Next, Failure> {
         for unit in units(text).list {
             self.stopped.store(false, Ordering::Release);
+            self.interrupted.store(false, Ordering::Relaxed);
             let next = match unit {
                 Unit::Dot { text } => self.command(dot::parse(text)?)?,
                 Unit::Sql { text: sql, at } => self.timed(name, text, sql, at)?,
@@ -150,11 +152,13 @@ impl<'a> Shell<'a> {
     fn statement(&mut self, name: &str, text: &str, sql: &str, at: usize) -> Result<Next, Failure> {
         let fail = |error: Error| Failure::of(&moved(error, text, at), name, text);
         self.last = sql.to_owned();
-        self.interrupted.store(false, Ordering::Relaxed);
         let target = self.file.as_ref().unwrap_or(&self.shown).clone();
         self.output.clip(matches!(target, RowTarget::Output(RowFormat::Table)));
         self.session.rows_to(target.clone()).map_err(fail)?;
-        let planned = self.session.sql(sql).map_err(fail)?;
+        let planned = match self.session.sql(sql) {
+            Err(Error::Interrupted) => return self.was_interrupted(),
+            planned => planned.map_err(fail)?,
+        };
         if planned.jobs().is_empty() {
             return Ok(Next::GoOn);
         }
@@ -167,17 +171,22 @@ impl<'a> Shell<'a> {
         let report = match result {
             Ok(report) => report,
             Err(_) if self.output.reader_is_gone() => return Ok(Next::Leave),
-            Err(Error::Interrupted) if self.interactive => {
-                self.screen.line("interrupted");
-                return Ok(Next::GoOn);
-            }
-            Err(Error::Interrupted) => return Err(Failure::interrupted()),
+            Err(Error::Interrupted) => return self.was_interrupted(),
             Err(error) => return Err(fail(error)),
         };
         self.report_end(&report, gives_rows);
         if report.cancelled && !self.interactive {
             return Err(Failure::interrupted());
         }
+        Ok(Next::GoOn)
+    }
+
+    /// After Ctrl-C: who types goes on, and a script ends.
+    fn was_interrupted(&mut self) -> Result<Next, Failure> {
+        if !self.interactive {
+            return Err(Failure::interrupted());
+        }
+        self.screen.line("interrupted");
         Ok(Next::GoOn)
     }
 
@@ -309,6 +318,9 @@ impl<'a> Shell<'a> {
             // This makes a connector tell columns that are not known yet.
             let describe = format!("DESCRIBE \"{}\"", name.replace('"', "\"\""));
             let described = self.session.sql(&describe);
+            if let Err(Error::Interrupted) = described {
+                return self.was_interrupted().map(drop);
+            }
             described.map_err(|error| Failure::of(&error, "<typed>", &describe))?;
             let relations = self.session.vocabulary().relations;
             let Some(relation) = relations.iter().find(|relation| relation.name == name) else {
@@ -361,6 +373,9 @@ impl<'a> Shell<'a> {
             return Err(Failure::usage(&message, Some(".explain SELECT …")));
         }
         let explained = self.session.explain(&sql);
+        if let Err(Error::Interrupted) = explained {
+            return self.was_interrupted().map(drop);
+        }
         let text = explained.map_err(|error| Failure::of(&error, "<typed>", &sql))?;
         self.say(&text);
         Ok(())

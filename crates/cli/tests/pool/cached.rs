@@ -1,8 +1,10 @@
 //! Tables that are caches of files: processes load them for each other, and read them whatever
 //! becomes of the files, of the loader and of the server.
 
+use std::net::TcpListener;
 use std::process::{Child, Output};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::bed::{Pool, WAYS, assert_ends, assert_fails, script, serve};
@@ -223,4 +225,71 @@ fn who_may_not_load_reads_what_others_have_loaded() {
     assert_eq!(last(&pool.run(&now, &reads)), sum_of(1_000));
     assert_eq!(last(&pool.run(&now, &[])), sum_of(2_000));
     assert_eq!(last(&pool.run(&now, &reads)), sum_of(2_000));
+}
+
+/// A shell that plans the statements of a file.
+fn shell(pool: &Pool, sql: &str) -> Running {
+    let script = script(&pool.dir, sql);
+    Running(pool.command(&["sql", "-f", script.to_str().unwrap()]).spawn().unwrap())
+}
+
+/// Sends Ctrl-C; gives the exit code and what was written to standard error.
+fn interrupted(mut shell: Running) -> (Option<i32>, String) {
+    if shell.0.try_wait().unwrap().is_none() {
+        shell.signal(Signal::INT);
+    }
+    let ended = || shell.0.try_wait().unwrap();
+    let code = await_some(ended, || "it still runs").code();
+    let mut messages = String::new();
+    let mut stderr = shell.0.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut stderr, &mut messages).unwrap();
+    (code, messages)
+}
+
+#[test]
+fn ctrl_c_ends_a_load_and_the_next_process_loads() {
+    let pool = Pool::start("cached-interrupted", &["--bytes", "512MiB"]);
+    // A load that is over before it is interrupted is done again with more rows.
+    for rows in [1_000_000, 2_000_000, 4_000_000, 8_000_000] {
+        put(&pool, "a.csv", rows);
+        let sql = cached(&pool, "a.csv", "1 h");
+        let mut loader = shell(&pool, &sql);
+        let mut loads = || loader.0.try_wait().unwrap().is_some() || pool.stat()["loads"] != 0;
+        await_some(|| loads().then_some(()), || "it does not load");
+        let (code, messages) = interrupted(loader);
+        if code == Some(0) || version(&pool) != 0 {
+            assert_ends(&pool.command(&["pool", "drop", "c"]).output().unwrap(), 0);
+            continue;
+        }
+        assert_eq!(code, Some(130), "{messages}");
+        pool.await_stat("its memory is back", |stat| stat["bytes"] == 0 && stat["loads"] == 0);
+        assert_eq!(last(&pool.run(&sql, WAYS[1])), sum_of(rows));
+        assert_eq!(version(&pool), 1);
+        return;
+    }
+    panic!("each load was over before it was interrupted");
+}
+
+#[test]
+fn ctrl_c_ends_a_wait_for_an_origin_that_does_not_answer_and_for_who_waits_for_it() {
+    let pool = Pool::start("cached-silent", &["--bytes", "64MiB"]);
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = silent.local_addr().unwrap();
+    let sql = format!(
+        "CREATE TABLE c (n BIGINT, name STRING) WITH ('connector' = 'pool',
+           'origin' = 's3://bucket/*.csv', 'origin.s3.endpoint' = 'http://{endpoint}',
+           'origin.s3.region' = 'eu-west-1', 'origin.s3.access_key_id' = 'key',
+           'origin.s3.secret_access_key' = 'hush'); {SUM}"
+    );
+    let looks = shell(&pool, &sql);
+    let (connection, _) = silent.accept().unwrap();
+    let waits = shell(&pool, &sql);
+    pool.await_stat("both are there", |stat| stat["clients"].as_u64() > Some(2));
+    for shell in [waits, looks] {
+        let (code, messages) = interrupted(shell);
+        assert_eq!(code, Some(130), "{messages}");
+    }
+    drop(connection);
+    assert_eq!(entry(&pool)["version"], Value::Null);
 }

@@ -30,6 +30,7 @@ use pool::manifest::{CachedOrigin, Manifest};
 
 use super::columns::StoredColumns;
 use super::errors::refused;
+use super::interrupt::{GivenUp, no_thread};
 use super::lists::NodeCache;
 use super::origin::{CacheOrigin, of_origin};
 use super::sink::PoolSink;
@@ -51,16 +52,16 @@ const ATTEMPTS: usize = 3;
 const LOOKS: usize = 100;
 
 /// A look at an origin, which is over when it is dropped.
-struct PendingLook<'a> {
-    access: &'a dyn PoolAccess,
-    table: &'a str,
+struct PendingLook {
+    access: Arc<dyn PoolAccess>,
+    table: String,
     outcome: LookOutcome,
 }
 
-impl Drop for PendingLook<'_> {
+impl Drop for PendingLook {
     fn drop(&mut self) {
         // If the server is gone it knows no looks, and who reads the table notices.
-        if let Err(error) = self.access.end_look(self.table, self.outcome) {
+        if let Err(error) = self.access.end_look(&self.table, self.outcome) {
             tracing::debug!(table = self.table, %error, "a look was not reported");
         }
     }
@@ -77,7 +78,9 @@ impl PoolConnector {
             check_origin(newest.manifest(), origin)?;
             return Ok(Arc::clone(&newest.columns.schema));
         }
-        let columns = origin.columns()?.ok_or_else(|| {
+        let of_thread = origin.clone();
+        let columns = self.interrupt.waits_for(&options.table, move |_| of_thread.columns())?;
+        let columns = columns.ok_or_else(|| {
             let hint = "declare them: CREATE TABLE … (a BIGINT, …) WITH (…)";
             refuse("origin", "the columns are not known", Some(hint.into()))
         })?;
@@ -96,8 +99,9 @@ impl PoolConnector {
         table: &TableDef,
         options: &PoolOptions,
     ) -> Result<(), ConnectorError> {
-        let access = &**self.access()?;
+        let access = self.access()?;
         loop {
+            self.interrupt.check(&options.table)?;
             match access.look(&options.table, origin.age_max_ns).map_err(not_a_cache)? {
                 OriginLook::Current => return Ok(()),
                 OriginLook::Resting => {
@@ -112,17 +116,45 @@ impl PoolConnector {
                 OriginLook::Due => break,
             }
         }
-        let (table_name, outcome) = (&options.table, LookOutcome::Abandoned);
-        let mut look = PendingLook { access, table: table_name, outcome };
-        let before = newest(access, &options.table)?;
+        let look = PendingLook {
+            access: Arc::clone(access),
+            table: options.table.clone(),
+            outcome: LookOutcome::Abandoned,
+        };
+        let (origin, table, options) = (origin.clone(), table.clone(), options.clone());
+        let name = options.table.clone();
+        self.interrupt.waits_for(&name, move |given_up| {
+            CacheRefresh { origin, table, options, given_up }.run(look)
+        })
+    }
+}
+
+/// A look at an origin, which loads it where it has changed.
+struct CacheRefresh<'a> {
+    origin: CacheOrigin,
+    table: TableDef,
+    options: PoolOptions,
+    given_up: &'a GivenUp,
+}
+
+impl CacheRefresh<'_> {
+    fn run(&self, mut look: PendingLook) -> Result<(), ConnectorError> {
+        let Self { origin, table, options, given_up } = self;
+        let access = Arc::clone(&look.access);
+        let before = newest(&*access, &options.table)?;
         if let Some(before) = &before {
             check_origin(before.manifest(), origin)?;
             let declared = options.definition(table)?;
             let there = &before.manifest().definition;
             version::check_same(there, &declared, &options.table, !table.buckets.is_empty())?;
         }
+        let result = self.bring(&access, before.as_ref());
+        if given_up.is_set() {
+            // Whatever it has come to: another process looks.
+            return result;
+        }
         look.outcome = LookOutcome::Failed;
-        match self.bring(origin, table, options, before.as_ref()) {
+        match result {
             Ok(()) => look.outcome = LookOutcome::Copy,
             Err(error) if before.is_some() => tracing::warn!(
                 "pool table '{}' is read as it was loaded before: {} could not be loaded: {error}",
@@ -137,20 +169,20 @@ impl PoolConnector {
     /// Loads the next version if the origin is another than that of the newest one.
     fn bring(
         &self,
-        origin: &CacheOrigin,
-        table: &TableDef,
-        options: &PoolOptions,
+        access: &Arc<dyn PoolAccess>,
         before: Option<&Version>,
     ) -> Result<(), ConnectorError> {
+        let origin = &self.origin;
         let loaded = before.and_then(|before| before.manifest().origin.as_ref());
         let mut mark = origin.mark()?;
         for attempt in 1.. {
             if loaded.is_some_and(|loaded| loaded.mark == mark) {
                 return Ok(());
             }
-            let Err(error) = self.load_cache((origin, mark), table, options, before) else {
+            let Err(error) = self.load_cache(access, mark, before) else {
                 return Ok(());
             };
+            self.given_up.check(&self.options.table)?;
             let now = origin.mark()?;
             if now == mark || attempt == ATTEMPTS {
                 return Err(error);
@@ -163,22 +195,23 @@ impl PoolConnector {
     /// Loads a version that is a copy of an origin.
     fn load_cache(
         &self,
-        (origin, mark): (&CacheOrigin, u64),
-        table: &TableDef,
-        options: &PoolOptions,
+        access: &Arc<dyn PoolAccess>,
+        mark: u64,
         before: Option<&Version>,
     ) -> Result<(), ConnectorError> {
+        let Self { origin, table, options, given_up } = self;
         tracing::info!("loads pool table '{}' from {}", options.table, origin.name);
         let source = origin.source(table)?;
         let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         let splits = source.splits(threads as u32, None)?;
         let threads = threads.min(splits.len()).max(1);
+        given_up.check(&options.table)?;
         let definition = match before {
             Some(before) => before.manifest().definition.clone(),
             None => options.definition(table)?,
         };
         let cached = CachedOrigin { name: origin.name.clone(), mark };
-        let sink = PoolSink::of_cache(self.access()?, options, definition, cached)?;
+        let sink = PoolSink::of_cache(access, options, definition, cached)?;
         let load = CacheLoad {
             source: &*source,
             splits: &splits,
@@ -186,6 +219,8 @@ impl PoolConnector {
             sink: &sink,
             loading: sink.begun(|load| sink.access().begin_alone(load, threads as u32))?,
             bad: Arc::default(),
+            table: &options.table,
+            given_up,
             has_failed: AtomicBool::new(false),
             failure: Mutex::default(),
         };
@@ -222,6 +257,8 @@ struct CacheLoad<'a> {
     sink: &'a PoolSink,
     loading: Arc<dyn Loading>,
     bad: Arc<BadRows>,
+    table: &'a str,
+    given_up: &'a GivenUp,
     has_failed: AtomicBool,
     /// The first error of a thread.
     failure: Mutex<Option<ConnectorError>>,
@@ -254,8 +291,10 @@ impl CacheLoad<'_> {
             }
         }
         while writer.drain()? == Room::Full {
+            self.given_up.check(self.table)?;
             thread::park_timeout(ASKED_AGAIN);
         }
+        self.given_up.check(self.table)?;
         Box::new(writer).commit()
     }
 
@@ -268,9 +307,11 @@ impl CacheLoad<'_> {
     ) -> Result<bool, ConnectorError> {
         let mut reader = self.source.open(split, None, context)?;
         while !self.has_failed.load(Ordering::Relaxed) {
+            self.given_up.check(self.table)?;
             match reader.next(BATCH_ROWS).map_err(of_origin)? {
                 Next::Batch(batch) => {
                     while writer.room() == Room::Full {
+                        self.given_up.check(self.table)?;
                         thread::park_timeout(ASKED_AGAIN);
                     }
                     writer.write(&batch)?;
@@ -342,13 +383,5 @@ fn not_a_cache(error: PoolError) -> ConnectorError {
             refuse("origin", message, Some(hint.into()))
         }
         error => refused(error),
-    }
-}
-
-fn no_thread(table: &str, error: &std::io::Error) -> ConnectorError {
-    ConnectorError::Io {
-        place: format!("pool table '{table}'"),
-        message: format!("the system gives no thread: {error}"),
-        hint: None,
     }
 }

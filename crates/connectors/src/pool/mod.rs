@@ -40,6 +40,7 @@ mod errors;
 mod growing;
 #[doc(hidden)]
 pub mod in_memory;
+mod interrupt;
 mod lists;
 mod newest;
 mod origin;
@@ -56,6 +57,7 @@ use crate::options::{OptionReader, refuse};
 use columns::StoredColumns;
 use commit_clock::CommitEvery;
 use errors::refused;
+use interrupt::Interrupt;
 pub use lists::{ListReads, NodeCache, followed};
 use origin::CacheOrigin;
 use sink::PoolSink;
@@ -179,6 +181,8 @@ pub struct PoolConnector {
     nodes: Arc<NodeCache>,
     /// Whether a table that is to be made may be that of an earlier run of the job.
     goes_on: AtomicBool,
+    /// Ends the loads of caches while a statement is planned.
+    interrupt: Interrupt,
 }
 
 impl PoolConnector {
@@ -190,7 +194,15 @@ impl PoolConnector {
     /// Where there is no pool: its tables are refused, with what to do about it.
     pub fn absent() -> Self {
         let (planned, nodes) = (Mutex::default(), Arc::default());
-        Self { access: None, planned, nodes, goes_on: false.into() }
+        let interrupt = Interrupt::default();
+        Self { access: None, planned, nodes, goes_on: false.into(), interrupt }
+    }
+
+    /// While the flag is true, statements on caches are not planned: what waits for an origin, or
+    /// loads it, is given up. Whoever sets the flag clears it.
+    #[must_use]
+    pub fn interrupted_by(self, flag: Arc<AtomicBool>) -> Self {
+        Self { interrupt: Interrupt::new(flag), ..self }
     }
 
     /// The statements that are planned from now on are of a job that may have run before. That a
@@ -344,6 +356,7 @@ impl Connector for PoolConnector {
 }
 
 /// The options of a table.
+#[derive(Clone)]
 struct PoolOptions {
     /// Its name in the pool.
     table: String,

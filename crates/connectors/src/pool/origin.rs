@@ -33,6 +33,7 @@ const NOT_OF_CACHES: [(&str, &str); 4] = [
 ];
 
 /// The files or objects that a cache is a copy of.
+#[derive(Clone)]
 pub(super) struct CacheOrigin {
     /// As the connector `file` takes them.
     options: Options,

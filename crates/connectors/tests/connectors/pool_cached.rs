@@ -2,6 +2,7 @@
 //! objects change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
@@ -135,4 +136,23 @@ fn a_cache_tells_its_columns_and_is_not_written() {
     assert!(error.contains("is a cache of s3://bucket/x/*.csv (s3.endpoint=http"), "{error}");
     let other = TableDef { schema: columns(&[("a", VARCHAR), ("b", VARCHAR)]), ..declared };
     assert!(sum(&pool, &other).is_err());
+}
+
+#[test]
+fn an_interrupted_statement_loads_nothing_and_the_next_one_does() {
+    let (store, pool) = (S3::start(), InMemoryPool::new(1));
+    let cache = cache(&store, &[]);
+    store.put("/bucket/x/a.csv", "a,b\n1,x\n");
+    assert_eq!(sum(&pool, &cache).unwrap(), (1, 1));
+    store.put("/bucket/x/a.csv", "a,b\n2,x\n");
+    let flag = Arc::new(AtomicBool::new(true));
+    let connector = PoolConnector::new(Arc::<InMemoryPool>::clone(&pool));
+    let connector = connector.interrupted_by(Arc::clone(&flag));
+    // Not the rows that are there, with a warning.
+    let error = connector.source(&cache, &[0]).err().unwrap().to_string();
+    assert!(error.contains("interrupted"), "{error}");
+    assert_eq!(pool.newest(&cache.name).unwrap().version, 1);
+    flag.store(false, Ordering::Relaxed);
+    connector.source(&cache, &[0]).unwrap();
+    assert_eq!(sum(&pool, &cache).unwrap(), (2, 2));
 }
