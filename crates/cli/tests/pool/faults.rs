@@ -284,6 +284,46 @@ fn a_sort_keeps_no_version_when_its_statement_has_ended() {
 }
 
 #[test]
+fn a_slow_sink_keeps_no_version_when_its_statement_has_ended() {
+    for fabric in ["shm", "tcp"] {
+        let pool = Pool::start("fault-slow-sink", &["--bytes", "64MiB"]);
+        pool.rows(LOAD, WAYS[0]);
+        let path = pool.dir.0.join("pipe");
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let script = script(
+            &pool.dir,
+            &format!(
+                "{TABLE} CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
+             CREATE TABLE pipe (n BIGINT) WITH ('connector' = 'file', 'path' = '{}', 'format' = 'csv');
+             INSERT INTO pipe SELECT n FROM t; SELECT n FROM lines;",
+                path.display()
+            ),
+        );
+        let args = ["sql", "-f", script.to_str().unwrap(), "--workers", "2"];
+        let mut command = pool.command(&[&args[..], &["--pool-fabric", fabric]].concat());
+        let mut session = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut says = BufReader::new(session.0.stdout.take().unwrap()).lines();
+        let mut lines = session.0.stdin.take().unwrap();
+        let mut rows = BufReader::new(std::fs::File::open(&path).unwrap()).lines();
+        assert_eq!(rows.next().unwrap().unwrap(), "n");
+        let first: u64 = rows.next().unwrap().unwrap().parse().unwrap();
+        // Much of the table is not read: the statement holds its version beside the next one.
+        let less = format!("{TABLE} INSERT OVERWRITE t SELECT n + 7000000, half, name FROM t;");
+        pool.rows(&less, WAYS[0]);
+        assert_ne!(pool.stat()["leases"], 0, "{fabric}");
+        let rest = rows.map(|row| row.unwrap().parse::<u64>().unwrap());
+        let (count, sum) = rest.fold((1, first), |(count, sum), n| (count + 1, sum + n));
+        assert_eq!((count, sum), (200_000, 19_999_900_000), "rows of the version that it pinned");
+        lines.write_all(b"n\n42\n").unwrap();
+        lines.flush().unwrap();
+        assert!(says.any(|line| line.unwrap() == "42"), "the next statement reads");
+        pool.await_stat("nobody reads", |stat| stat["leases"] == 0 && stat["versions"] == 1);
+        drop(lines);
+        assert_eq!(session.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
 fn without_a_server_each_command_says_so() {
     let mut pool = Pool::start("fault-none", &["--bytes", "64MiB"]);
     pool.server.kill();

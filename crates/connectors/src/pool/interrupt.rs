@@ -58,7 +58,7 @@ impl Interrupt {
     /// Does some work for a table on a thread of its own, and waits for it.
     ///
     /// # Errors
-    /// That of the work; and when the caller ends the planning meanwhile: then the work is given up.
+    /// That of the work. When the caller ends the planning meanwhile: then the work is given up.
     pub(super) fn waits_for<T: Send + 'static>(
         &self,
         table: &str,
