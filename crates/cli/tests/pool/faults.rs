@@ -293,9 +293,11 @@ fn a_slow_sink_keeps_no_version_when_its_statement_has_ended() {
         let script = script(
             &pool.dir,
             &format!(
-                "{TABLE} CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
-             CREATE TABLE pipe (n BIGINT) WITH ('connector' = 'file', 'path' = '{}', 'format' = 'csv');
-             INSERT INTO pipe SELECT n FROM t; SELECT n FROM lines;",
+                "{TABLE}
+                CREATE TABLE lines (n BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');
+                CREATE TABLE pipe (n BIGINT) WITH (
+                    'connector' = 'file', 'path' = '{}', 'format' = 'csv');
+                INSERT INTO pipe SELECT n FROM t; SELECT n FROM lines;",
                 path.display()
             ),
         );
