@@ -25,6 +25,15 @@ PACKAGE = ROOT / "python" / "millstream"
 # The oldest CPython whose stable interface the library uses: pyo3's feature `abi3-py310`.
 PYTHON = "cp310"
 
+# `pip install millstream[polars]`: packages that the library uses where they are installed. The versions
+# are the oldest ones that give and take its rows: older ones have no Arrow C stream, or have no frame
+# of pandas for the text that the engine gives.
+EXTRAS = {
+    "pyarrow": ["pyarrow>=16"],
+    "polars": ["polars>=1.3"],
+    "pandas": ["pandas>=2.2", "pyarrow>=16"],
+    "jupyter": ["ipykernel"],
+}
 
 # What a library of a wheel for manylinux may need (PEP 600).
 LIBRARIES = {
@@ -55,6 +64,15 @@ def entry(name: str, content: bytes) -> str:
     return f"{name},sha256={digest},{len(content)}\n"
 
 
+def extras() -> str:
+    """The lines of METADATA for the packages that may be installed beside."""
+    lines = []
+    for extra, packages in EXTRAS.items():
+        lines.append(f"Provides-Extra: {extra}\n")
+        lines += [f"Requires-Dist: {package}; extra == '{extra}'\n" for package in packages]
+    return "".join(lines)
+
+
 def main() -> None:
     library, directory = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
     newest = int(sys.argv[3].removeprefix("2.")) if len(sys.argv) > 3 else None
@@ -76,8 +94,7 @@ def main() -> None:
         f"License-Expression: {manifest['license']}\n"
         "License-File: LICENSE\n"
         "Requires-Python: >=3.10\n"
-        "Provides-Extra: pyarrow\n"
-        "Requires-Dist: pyarrow; extra == 'pyarrow'\n"
+        f"{extras()}"
         "Description-Content-Type: text/markdown\n"
         f"\n{readme}"
     ).encode()

@@ -100,6 +100,17 @@ def child(array: CArray, at: int) -> CArray:
     return made
 
 
+def test_an_object_whose_argument_has_no_default_is_read(session: ms.Session) -> None:
+    """As in Polars 1.3."""
+
+    class Positional:
+        def __arrow_c_stream__(self, requested_schema: object) -> object:
+            return batch().__arrow_c_stream__(requested_schema)
+
+    session.register("t", Positional())
+    assert session.sql("SELECT count(*) FROM t").fetchall() == [(3,)]
+
+
 def test_a_stream_that_keeps_to_the_interface_is_read_and_released(session: ms.Session) -> None:
     stream = Stream(batch())
     session.register("t", stream)

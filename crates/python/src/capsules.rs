@@ -108,7 +108,9 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<ForeignStream> {
     let Ok(method) = object.getattr("__arrow_c_stream__") else {
         return Err(PyTypeError::new_err(no_stream(object)));
     };
-    let capsule = method.call0()?;
+    // The argument has no default in Polars 1.3.
+    let requested_schema = object.py().None();
+    let capsule = method.call1((requested_schema,))?;
     let at = pointer_in::<FFI_ArrowArrayStream>(&capsule, STREAM)?;
     // SAFETY: a capsule of this name holds a pointer to a stream, by the specification. The stream
     // is moved out, and what is left in its place is released.
