@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
@@ -36,6 +36,25 @@ const NAMES_MAX: usize = 1_000_000;
 const REQUESTS_MAX: usize = 16;
 /// How long a store may take to copy an object.
 const COPY_MAX: Duration = Duration::from_secs(600);
+
+/// A file or an object, with the time at which it was written last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AgedName {
+    /// Below the directory that was listed.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// Milliseconds since 1970.
+    pub(crate) modified_ms: i64,
+}
+
+impl AgedName {
+    /// A file of a directory; `None` if its file system has no time for it.
+    pub(crate) fn of(name: String, metadata: &std::fs::Metadata) -> Option<Self> {
+        let since = metadata.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let modified_ms = i64::try_from(since.as_millis()).ok()?;
+        Some(Self { name, bytes: metadata.len(), modified_ms })
+    }
+}
 
 /// The objects below a path.
 #[derive(Clone)]
@@ -132,6 +151,20 @@ impl ObjectDirectory {
             return Err(ConnectorError::Io { place, message, hint: None });
         }
         Ok(names)
+    }
+
+    /// All objects below a directory of it, with their times; the directory is empty for all.
+    pub(crate) fn aged(&self, directory: &str) -> Result<Vec<AgedName>, ConnectorError> {
+        let below = self.location(directory)?;
+        let prefix = format!("{}{directory}", self.path);
+        let objects = list(&self.store, &self.place(directory), &prefix, NAMES_MAX)?;
+        let name = |meta: ObjectMeta| {
+            let parts: Vec<_> = meta.location.prefix_match(&below)?.collect();
+            let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+            let modified_ms = meta.last_modified.timestamp_millis();
+            Some(AgedName { name: parts.join("/"), bytes: meta.size, modified_ms })
+        };
+        Ok(objects.into_iter().filter_map(name).collect())
     }
 
     /// All bytes of an object; `None` if it is not there.

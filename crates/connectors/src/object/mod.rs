@@ -36,7 +36,7 @@ mod list;
 mod upload;
 
 pub use checkpoints::BucketStore;
-pub(crate) use directory::ObjectDirectory;
+pub(crate) use directory::{AgedName, ObjectDirectory};
 pub(crate) use list::expand;
 pub(crate) use upload::Upload;
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::bed::*;
 use crate::servers::s3::S3;
 
-fn numbers(from: i64, to: i64) -> RecordBatch {
+pub fn numbers(from: i64, to: i64) -> RecordBatch {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(from..to));
     let town = |n: i64| match n % 5 {
         0 => None,
@@ -37,23 +37,23 @@ fn numbers(from: i64, to: i64) -> RecordBatch {
 }
 
 /// The rows of numbers, where an empty town is NULL if it names a directory.
-fn set(from: i64, to: i64, by_town: bool) -> BTreeSet<String> {
+pub fn set(from: i64, to: i64, by_town: bool) -> BTreeSet<String> {
     let all = rows(&numbers(from, to)).into_iter();
     all.map(|row| if by_town { row.replace("||", "|NULL|") } else { row }).collect()
 }
 
 /// Where a table lies.
-enum Place {
+pub enum Place {
     Files(Scratch),
     Objects(S3),
 }
 
 impl Place {
-    fn both(name: &str) -> [Self; 2] {
+    pub fn both(name: &str) -> [Self; 2] {
         [Self::Files(Scratch::new(name)), Self::Objects(S3::start())]
     }
 
-    fn table(&self, schema: &SchemaRef, options: &[(&str, &str)]) -> TableDef {
+    pub fn table(&self, schema: &SchemaRef, options: &[(&str, &str)]) -> TableDef {
         match self {
             Self::Files(scratch) => {
                 let path = scratch.path("t");
@@ -63,12 +63,12 @@ impl Place {
         }
     }
 
-    fn sink(&self, options: &[(&str, &str)]) -> Arc<dyn Sink> {
+    pub fn sink(&self, options: &[(&str, &str)]) -> Arc<dyn Sink> {
         DeltaConnector.sink(&self.table(&numbers(0, 0).schema(), options)).unwrap()
     }
 
     /// The rows, of which there are no two equal ones.
-    fn rows(&self) -> BTreeSet<String> {
+    pub fn rows(&self) -> BTreeSet<String> {
         let table = self.table(&numbers(0, 0).schema(), &[]);
         let source = source(&DeltaConnector, &table).unwrap();
         let splits = source.splits(2, None).unwrap().len();
@@ -80,7 +80,7 @@ impl Place {
     }
 
     /// The bytes of a name below the table.
-    fn get(&self, name: &str) -> Option<Vec<u8>> {
+    pub fn get(&self, name: &str) -> Option<Vec<u8>> {
         match self {
             Self::Files(scratch) => fs::read(scratch.path(&format!("t/{name}"))).ok(),
             Self::Objects(store) => {
@@ -89,7 +89,7 @@ impl Place {
         }
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) {
+    pub fn put(&self, name: &str, bytes: &[u8]) {
         match self {
             Self::Files(scratch) => {
                 let path = scratch.path(&format!("t/{name}"));
@@ -102,7 +102,7 @@ impl Place {
         }
     }
 
-    fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         match self {
             Self::Files(scratch) => fs::remove_file(scratch.path(&format!("t/{name}"))).unwrap(),
             Self::Objects(store) => {
@@ -113,7 +113,7 @@ impl Place {
     }
 
     /// The actions of a commit of one kind.
-    fn actions(&self, version: u64, kind: &str) -> Vec<Value> {
+    pub fn actions(&self, version: u64, kind: &str) -> Vec<Value> {
         let lines = self.get(&commit(version)).unwrap();
         let lines = String::from_utf8(lines).unwrap();
         let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -121,27 +121,27 @@ impl Place {
     }
 
     /// The number of versions.
-    fn versions(&self) -> u64 {
+    pub fn versions(&self) -> u64 {
         (0..).find(|version| self.get(&commit(*version)).is_none()).unwrap()
     }
 }
 
-fn commit(version: u64) -> String {
+pub fn commit(version: u64) -> String {
     format!("_delta_log/{version:020}.json")
 }
 
-fn staging(worker: u32, generation: u64) -> WriterContext {
+pub fn staging(worker: u32, generation: u64) -> WriterContext {
     let run = RunId { job: 7, generation };
     let staging = Some(StagingContext { run, goes_on: generation > 1, before: vec![] });
     WriterContext { staging, ..WriterContext::of(worker) }
 }
 
-fn publishing(sink: &dyn Sink, again: bool) -> Publishing {
+pub fn publishing(sink: &dyn Sink, again: bool) -> Publishing {
     Publishing { last: false, again, mark: sink.mark().unwrap() }
 }
 
 /// Has one worker publish rows by a checkpoint.
-fn publish(sink: &dyn Sink, writer: &mut dyn SinkWriter, rows: &RecordBatch) {
+pub fn publish(sink: &dyn Sink, writer: &mut dyn SinkWriter, rows: &RecordBatch) {
     writer.write(rows).unwrap();
     let staged = stage_durably(writer, 1, false);
     sink.publish(&[staged], publishing(sink, false)).unwrap();

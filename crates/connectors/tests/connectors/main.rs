@@ -8,6 +8,7 @@ mod corpus;
 mod crafted;
 mod damaged;
 mod delta;
+mod delta_retention;
 mod delta_sink;
 mod delta_statistics;
 mod directory;

@@ -22,6 +22,7 @@ use super::checkpoint;
 use super::columns::DeltaColumns;
 use super::log::{COMMIT_BYTES_MAX, DeltaLog, apply_commit, commit_name, unread};
 use super::place::{TablePlace, random};
+use super::retention;
 use super::snapshot::Snapshot;
 use super::statistics;
 
@@ -250,6 +251,7 @@ impl WrittenTable {
             Ok(()) => {
                 snapshot.checkpoint = Some(version);
                 self.place.sweep_log();
+                retention::clean_log(&self.place, snapshot);
             }
             Err(error) => {
                 tracing::warn!(%error, "no checkpoint of the log: the next commit tries again");

@@ -95,30 +95,15 @@ impl DeltaLog {
         // Names of the version are behind its number.
         let from = from.map(|version| format!("{version:0VERSION_DIGITS$}"));
         let Some(names) = table.log_names(from.as_deref())? else { return Ok(None) };
-        let (mut commits, mut parts) = (vec![], BTreeMap::<_, BTreeMap<_, _>>::new());
-        for name in names {
-            let Some((version, kind)) = version_of(&name) else { continue };
-            let kind: Vec<&str> = kind.split('.').collect();
-            match kind.as_slice() {
-                ["json"] => commits.push(version),
-                ["checkpoint", "parquet"] => {
-                    parts.entry((version, 1)).or_default().insert(1, name);
-                }
-                ["checkpoint", part, of, "parquet"] => {
-                    if let (Ok(part), Ok(of)) = (part.parse::<u64>(), of.parse::<u64>()) {
-                        parts.entry((version, of)).or_default().insert(part, name);
-                    }
-                }
-                _ => {}
-            }
-        }
-        commits.sort_unstable();
-        let is_whole = |of: u64, parts: &BTreeMap<u64, String>| {
-            parts.len() as u64 == of && parts.keys().copied().eq(1..=of)
+        let commit = |name: &String| match LogName::of(name)? {
+            (version, LogName::Commit) => Some(version),
+            _ => None,
         };
-        let checkpoint = parts.into_iter().rev().find(|((_, of), parts)| is_whole(*of, parts));
-        let checkpoint =
-            checkpoint.map(|((version, _), parts)| (version, parts.into_values().collect()));
+        let mut commits: Vec<u64> = names.iter().filter_map(commit).collect();
+        commits.sort_unstable();
+        let checkpoint = checkpoints(names.iter().map(String::as_str)).pop();
+        let owned = |parts: Vec<&str>| parts.into_iter().map(str::to_owned).collect();
+        let checkpoint = checkpoint.map(|(version, parts)| (version, owned(parts)));
         let of_checkpoint = checkpoint.as_ref().map(|(version, _)| *version);
         let newest = commits.last().copied().max(of_checkpoint);
         Ok(newest.map(|newest| Self { checkpoint, commits, newest }))
@@ -168,6 +153,57 @@ impl DeltaLog {
         }
         Ok(self.newest)
     }
+}
+
+/// What a name of the log stands for, behind its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogName {
+    Commit,
+    /// A part of a checkpoint, of so many.
+    Checkpoint {
+        part: u64,
+        of: u64,
+    },
+    /// Commits up to a version in one file, which no reader needs.
+    Compacted {
+        to: u64,
+    },
+    /// A sum of the bytes of a commit, which no reader needs.
+    Sum,
+}
+
+impl LogName {
+    /// The version of a name, and what it is; `None` if it is of another kind.
+    pub(super) fn of(name: &str) -> Option<(u64, Self)> {
+        let (version, kind) = version_of(name)?;
+        let kind: Vec<&str> = kind.split('.').collect();
+        let of = match kind.as_slice() {
+            ["json"] => Self::Commit,
+            ["crc"] => Self::Sum,
+            ["checkpoint", "parquet"] => Self::Checkpoint { part: 1, of: 1 },
+            ["checkpoint", part, of, "parquet"] => {
+                Self::Checkpoint { part: part.parse().ok()?, of: of.parse().ok()? }
+            }
+            [to, "compacted", "json"] => Self::Compacted { to: to.parse().ok()? },
+            _ => return None,
+        };
+        Some((version, of))
+    }
+}
+
+/// The checkpoints among the names of a log that are there whole, by version, with their parts.
+pub(super) fn checkpoints<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(u64, Vec<&'a str>)> {
+    let mut parts = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for name in names {
+        if let Some((version, LogName::Checkpoint { part, of })) = LogName::of(name) {
+            parts.entry((version, of)).or_default().insert(part, name);
+        }
+    }
+    let is_whole = |of: u64, parts: &BTreeMap<u64, &str>| {
+        parts.len() as u64 == of && parts.keys().copied().eq(1..=of)
+    };
+    let whole = parts.into_iter().filter(|((_, of), parts)| is_whole(*of, parts));
+    whole.map(|((version, _), parts)| (version, parts.into_values().collect())).collect()
 }
 
 /// The version at the beginning of a name, and what is behind its point.

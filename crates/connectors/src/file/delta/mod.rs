@@ -25,6 +25,7 @@ mod files;
 mod interval;
 mod log;
 mod place;
+mod retention;
 mod sink;
 mod snapshot;
 mod statistics;

@@ -20,7 +20,7 @@ use super::{LOG, PATH_HINT};
 use crate::file::atomic::AtomicFile;
 use crate::file::paths::{io_error, one_name};
 use crate::file::{FileBlob, staged};
-use crate::object::{self, ObjectDirectory};
+use crate::object::{self, AgedName, ObjectDirectory};
 use crate::options::{OptionReader, refuse};
 use crate::stored::Blob;
 
@@ -185,6 +185,51 @@ impl TablePlace {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// The names in the log, with their times.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub(super) fn aged_log(&self) -> Result<Vec<AgedName>, ConnectorError> {
+        let directory = match self {
+            Self::Files(directory) => directory.join(LOG),
+            Self::Objects(objects) => {
+                let names = objects.aged(LOG)?.into_iter();
+                return Ok(names.filter(|of| !of.name.contains('/')).collect());
+            }
+        };
+        let failed = |error: std::io::Error| io_error(&directory, &error);
+        let mut names = vec![];
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // Another writer may remove it meanwhile.
+            let Ok(metadata) = entry.metadata() else { continue };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            names.extend(AgedName::of(name, &metadata));
+        }
+        Ok(names)
+    }
+
+    /// Removes files of the table. One that is not there is no error.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    pub(super) fn remove(&self, names: &[String]) -> Result<(), ConnectorError> {
+        let directory = match self {
+            Self::Files(directory) => directory,
+            Self::Objects(objects) => return objects.remove(names),
+        };
+        for name in names {
+            let path = directory.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(io_error(&path, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Removes files of the log that a writer has begun, and whose process was ended then. A store

@@ -22,7 +22,9 @@ pub const KEY: &str = "tester";
 /// Entries of a page of a listing: few, so that tests turn pages.
 const PAGE: usize = 2;
 
-const MODIFIED: &str = "Tue, 01 Jan 2013 05:00:00 GMT";
+/// When objects were written: later than any test runs, and long ago.
+const YOUNG: [&str; 2] = ["Tue, 01 Jan 2199 05:00:00 GMT", "2199-01-01T05:00:00.123Z"];
+const OLD: [&str; 2] = ["Tue, 01 Jan 2013 05:00:00 GMT", "2013-01-01T05:00:00.123Z"];
 
 #[derive(Default)]
 pub struct StoreState {
@@ -34,6 +36,8 @@ pub struct StoreState {
     pub log: Vec<String>,
     /// Whether it passes over the conditions of puts, as some stores do.
     pub takes_all: bool,
+    /// The beginnings of the paths of objects that were written long ago.
+    pub old: Vec<String>,
     versions: u64,
 }
 
@@ -72,6 +76,11 @@ impl S3 {
 }
 
 impl StoreState {
+    /// When an object was written, as a header and in a listing.
+    fn modified(&self, path: &str) -> [&'static str; 2] {
+        if self.old.iter().any(|old| path.starts_with(old)) { OLD } else { YOUNG }
+    }
+
     fn put(&mut self, path: String, bytes: Bytes) {
         self.versions += 1;
         self.objects.insert(path, (self.versions, bytes));
@@ -167,7 +176,8 @@ fn get(state: &StoreState, path: &str, headers: &HeaderMap) -> Response {
     if headers.get("if-match").is_some_and(|wanted| wanted != tag.as_str()) {
         return respond(StatusCode::PRECONDITION_FAILED, "");
     }
-    let response = Response::builder().header("etag", tag).header("last-modified", MODIFIED);
+    let response =
+        Response::builder().header("etag", tag).header("last-modified", state.modified(path)[0]);
     let range = headers.get("range").map(|range| parse(range.to_str().unwrap(), bytes.len()));
     let response = match range {
         None => response.status(200).body(Body::from(bytes.clone())),
@@ -207,9 +217,10 @@ fn list(state: &StoreState, bucket: &str, query: &HashMap<String, String>) -> Re
             }
             None => {
                 let size = bytes.len();
+                let modified = state.modified(path)[1];
                 let text = format!(
                     "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>\"v{version}\"</ETag>\
-                     <LastModified>2013-01-01T05:00:00.123Z</LastModified></Contents>"
+                     <LastModified>{modified}</LastModified></Contents>"
                 );
                 entries.insert(key.to_owned(), text);
             }
