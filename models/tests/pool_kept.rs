@@ -5,18 +5,19 @@
 //! in the background, task by task. Servers die at each step and are started anew; what the one
 //! that has the table has sent may still arrive when it is dead. Connections between the servers
 //! break; the next client that comes tells the servers where the other one is. A reader pins a
-//! version and reads it on both servers.
+//! version and reads it on both servers. While the one that has the table is dead a file of it may
+//! be lost, so that the table is damaged, and may be put back later.
 //!
 //! Invariants: K1 a version whose record is on the disk has all of its extents on the disks of
-//! both, whatever has died; K2 what was reported to the loader stays: the table is at least of that
-//! version, or dropped; K3 in the end both servers have the newest version and nothing else, in
-//! memory and in files; P2 a read gives what the pinned version is made of, or fails because a
-//! server has died. Each deviation in [`Flaw`] must be found.
+//! both, but for the file that was lost, whatever has died; K2 what was reported to the loader
+//! stays: the table is at least of that version, or dropped; K3 in the end both servers have the
+//! newest version and nothing else, in memory and in files; P2 a read gives what the pinned version
+//! is made of, or fails because a server has died. Each deviation in [`Flaw`] must be found.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use models::{Model, Steps as StepsOf};
-use pool::access::{At, LoadMode, TableLoad};
+use pool::access::{At, LoadMode, TableLoad, TableSummary};
 use pool::home::{Effect, HeldPart, HoldRequest, Home, Introduction, PeerId, SavedVersion};
 use pool::manifest::{Block, Codec, Definition, Layout, Strip};
 use pool::pointer::{ExtentId, Pointer};
@@ -44,12 +45,22 @@ enum Flaw {
     HearsBoth,
     /// The files of extents go before the record that names them.
     FilesFirst,
+    /// A server with a damaged table says that it has claimed all.
+    ClaimsAllDamaged,
+    /// Nothing is claimed when a damaged table is dropped.
+    ClaimsNotAgain,
+    /// Extents that wait to be held are not claimed, on a connection where that was asked for.
+    ClaimsHeldAlone,
 }
 
 struct SavedTable {
     loads: u8,
     failures: u8,
     reads: bool,
+    /// Whether a file may be lost.
+    harms: bool,
+    /// Whether another table is damaged from the start, which is dropped at some time.
+    beside_damaged: bool,
     flaw: Flaw,
 }
 
@@ -69,6 +80,7 @@ enum Task {
     Version(Box<Saved>),
     Part(HeldPart),
     Drop,
+    DropOther,
     Free(u32),
     Claim(Introduction),
     Hold(u64, PeerId, Vec<(u32, u32)>, Vec<u32>),
@@ -88,6 +100,8 @@ struct Disk {
     files: BTreeMap<u32, u8>,
     version: Option<Saved>,
     part: Option<HeldPart>,
+    /// Whether there is a record of another table, which cannot be read.
+    other_damaged: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -98,6 +112,8 @@ struct Server {
     memory: BTreeMap<u32, u8>,
     tasks: VecDeque<Task>,
     disk: Disk,
+    /// Whether an extent of the saved version was not there at the start.
+    damaged: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -154,6 +170,8 @@ struct State {
     servers: [Server; 2],
     links: Vec<Link>,
     connections: u64,
+    /// The number of the last connection.
+    numbered: u64,
     /// By version that may appear: its extents.
     versions: BTreeMap<u64, Extents>,
     /// The version that the loader was reported of.
@@ -163,6 +181,10 @@ struct State {
     loading: Loading,
     loaded: u8,
     failures: u8,
+    /// Whether no file was lost yet.
+    harms: bool,
+    /// The file of the server that has the table that was lost.
+    lost: Option<(u32, u8)>,
 }
 
 #[derive(Debug, Clone)]
@@ -172,12 +194,15 @@ enum Step {
     Read,
     Load(Loading),
     Drop,
+    DropOther,
     Stored(usize),
     Delivered(u64),
     Answered(u64),
     Relocated,
     Dies(usize),
     Starts(usize),
+    Loses(u32),
+    PutsBack(u32),
     Breaks(u64),
     BreakSeen(usize, u64),
 }
@@ -201,11 +226,21 @@ fn place(incarnation: u32) -> ServerPlace {
     ServerPlace { name, address, identity: HOLDER as u64 + 1, incarnation }
 }
 
+/// What a server that is alive says of the table.
+fn summary(server: &Server) -> Option<TableSummary> {
+    server.home.as_ref()?.tables().into_iter().find(|table| table.name == "t")
+}
+
+/// The newest version of the table, if the server is alive and has one.
+fn newest(server: &Server) -> u64 {
+    summary(server).map_or(0, |table| table.version)
+}
+
 impl Server {
     fn new(at: usize) -> Self {
         let (disk, memory) = (Disk::default(), BTreeMap::new());
-        let home = None;
-        let mut server = Self { home, incarnation: 0, memory, tasks: VecDeque::new(), disk };
+        let (home, tasks) = (None, VecDeque::new());
+        let mut server = Self { home, incarnation: 0, memory, tasks, disk, damaged: false };
         server.start(at).expect("an empty directory");
         server
     }
@@ -220,9 +255,15 @@ impl Server {
         let mut used = BTreeSet::new();
         // Numbers of files that are there are not used again.
         let named = self.disk.part.iter().flat_map(|part| part.extents.iter().map(|of| of.0));
-        let named: Vec<u32> = self.disk.files.keys().copied().chain(named).collect();
-        if let Some(of) = self.disk.version.clone() {
-            used.extend(of.manifest.own_extents().map(|(extent, _)| extent.number));
+        let own = self.disk.version.iter().flat_map(|of| of.manifest.own_extents());
+        let own: Vec<u32> = own.map(|(extent, _)| extent.number).collect();
+        let named = self.disk.files.keys().copied().chain(named).chain(own.iter().copied());
+        let named: Vec<u32> = named.collect();
+        self.damaged = own.iter().any(|number| !self.disk.files.contains_key(number));
+        if let Some(of) = self.disk.version.clone().filter(|_| self.damaged) {
+            home.set_damaged("t", "a file is lost".into(), &of.manifest.holders);
+        } else if let Some(of) = self.disk.version.clone() {
+            used.extend(own);
             let (load, snapshot) = (of.load, of.snapshot);
             let (bytes, manifest) = (of.manifest.encode().into(), of.manifest.into());
             let version = SavedVersion { load, snapshot, manifest, bytes, goes_on: false };
@@ -233,9 +274,30 @@ impl Server {
             home.restore_part(part, |_| 64).map_err(|error| format!("K1: {error}"))?;
         }
         home.skip_extents(named.iter().map(|number| number + 1).max().unwrap_or(0));
-        self.disk.files.retain(|number, _| used.contains(number));
-        self.memory = self.disk.files.clone();
+        let in_use = self.disk.files.iter().filter(|(number, _)| used.contains(number));
+        self.memory = in_use.map(|(number, stamp)| (*number, *stamp)).collect();
+        if self.disk.other_damaged {
+            home.set_damaged("d", "its record is lost".into(), &[]);
+        } else if !self.damaged {
+            self.disk.files = self.memory.clone();
+        }
         Ok(())
+    }
+
+    /// Removes the files that no table has, if no table is damaged any more.
+    fn sweep(&mut self) {
+        if !self.damaged && !self.disk.other_damaged {
+            let going: BTreeSet<u32> = self
+                .tasks
+                .iter()
+                .filter_map(|task| match task {
+                    Task::Free(number) => Some(*number),
+                    _ => None,
+                })
+                .collect();
+            let is_used = |number: &u32| self.memory.contains_key(number) || going.contains(number);
+            self.disk.files.retain(|number, _| is_used(number));
+        }
     }
 
     /// The server in memory.
@@ -247,6 +309,11 @@ impl Server {
 impl State {
     fn is_alive(&self, at: usize) -> bool {
         self.servers[at].home.is_some()
+    }
+
+    /// Whether the table is damaged, and was not dropped since the server was started.
+    fn is_damaged(&self) -> bool {
+        summary(&self.servers[HOME]).is_some_and(|table| table.damaged)
     }
 
     /// Does what a server has decided.
@@ -279,6 +346,14 @@ impl State {
                     behind.extend(answered);
                 }
                 Effect::Introduce(of) if flaw == Flaw::ClaimedEarly => self.say(Task::Claim(*of)),
+                Effect::Introduce(mut of)
+                    if flaw == Flaw::ClaimsHeldAlone && of.link <= self.numbered =>
+                {
+                    let held = self.versions.get(&newest(server)).cloned().unwrap_or_default();
+                    of.extents
+                        .retain(|number| held.iter().any(|of| (of.0, of.1) == (HOLDER, *number)));
+                    server.tasks.push_back(Task::Claim(*of));
+                }
                 Effect::Introduce(of) => server.tasks.push_back(Task::Claim(*of)),
                 Effect::Hold(of) => {
                     let HoldRequest { peer, load, extents, unused, .. } = *of;
@@ -306,6 +381,13 @@ impl State {
             links.iter().rposition(|link| link.peer == peer && link.ends[HOME])
         };
         let (peer, message) = match task {
+            Task::Claim(of) if of.link <= self.numbered => {
+                // On the connection of that number, if it stands.
+                if !self.links.iter().any(|link| link.number == of.link && link.ends[HOME]) {
+                    return;
+                }
+                (of.peer, Message::Claim(of))
+            }
             Task::Claim(of) => {
                 // A connection that there was gets nothing more.
                 if let Some(before) = newest(&self.links, of.peer) {
@@ -313,6 +395,7 @@ impl State {
                     self.links[before].answers.clear();
                 }
                 self.connections += 1;
+                self.numbered = of.link;
                 let (client, ends) = (SERVER + self.connections, [true, self.is_alive(HOLDER)]);
                 let (number, peer) = (of.link, of.peer);
                 let (messages, answers) = (VecDeque::new(), VecDeque::new());
@@ -354,7 +437,7 @@ impl State {
 
 impl SavedTable {
     fn honest(loads: u8, failures: u8, reads: bool) -> Self {
-        Self { loads, failures, reads, flaw: Flaw::None }
+        Self { loads, failures, reads, harms: false, beside_damaged: false, flaw: Flaw::None }
     }
 
     fn read(&self, s: &State, out: &mut Steps) {
@@ -418,14 +501,14 @@ impl SavedTable {
             |at: usize, incarnation| s.is_alive(at) && s.servers[at].incarnation == incarnation;
         match s.loading {
             Loading::Idle if s.is_alive(HOME) && s.is_alive(HOLDER) => {
-                let is_there = !next.servers[HOME].alive().tables().is_empty();
+                let is_there = summary(&s.servers[HOME]).is_some();
                 let mode = if is_there { LoadMode::Overwrite } else { LoadMode::Create };
                 next.loading = Self::write(&mut next, mode, stamp).unwrap_or(Loading::Ended);
             }
             Loading::Written(load, peer, incarnations, extents) => {
                 if (0..2).all(|at| lives(at, incarnations[at])) {
                     let home = next.servers[HOME].alive();
-                    let newest = home.tables().first().map_or(0, |table| table.version);
+                    let newest = newest(&s.servers[HOME]);
                     let strips = vec![strip(0, extents[HOME]), strip(peer, extents[HOLDER])];
                     let (committed, effects) = home.commit(LOADER, load, 0, strips, true);
                     next.loading = match committed {
@@ -464,16 +547,20 @@ impl SavedTable {
             Loading::Ended if s.loaded + 1 < self.loads => {
                 (next.loaded, next.loading) = (s.loaded + 1, Loading::Idle);
             }
-            Loading::Ended if !s.dropped && s.is_alive(HOME) => {
+            Loading::Ended if s.is_alive(HOME) && (!s.dropped || s.is_damaged()) => {
                 if s.reading == Reading::Idle && self.reads && s.reported > 0 {
                     return;
                 }
                 let server = &mut next.servers[HOME];
                 next.dropped = true;
-                if let Ok(effects) = server.alive().drop_table("t") {
+                let was_damaged = server.damaged;
+                if let Ok(mut effects) = server.alive().drop_table("t") {
                     server.tasks.push_back(Task::Drop);
+                    if was_damaged && self.flaw == Flaw::ClaimsNotAgain {
+                        effects.clear();
+                    }
                     next.apply(HOME, effects, self.flaw);
-                } else if !server.alive().tables().is_empty() {
+                } else if summary(server).is_some() {
                     // A version is being saved.
                     return;
                 }
@@ -482,6 +569,19 @@ impl SavedTable {
             Loading::Idle | Loading::Ended => return,
         }
         out.push((Step::Load(next.loading), Ok(next)));
+    }
+
+    /// The other table, which is damaged, is dropped.
+    fn drop_other(&self, s: &State, out: &mut Steps) {
+        let mut next = s.clone();
+        let server = &mut next.servers[HOME];
+        if let Some(home) = &mut server.home
+            && let Ok(effects) = home.drop_table("d")
+        {
+            server.tasks.push_back(Task::DropOther);
+            next.apply(HOME, effects, self.flaw);
+            out.push((Step::DropOther, Ok(next)));
+        }
     }
 
     /// The next task of a store.
@@ -505,7 +605,16 @@ impl SavedTable {
                     next.part_saved(client);
                 }
             }
-            Task::Drop => server.disk.version = None,
+            Task::Drop => {
+                server.disk.version = None;
+                if std::mem::take(&mut server.damaged) {
+                    server.sweep();
+                }
+            }
+            Task::DropOther => {
+                server.disk.other_damaged = false;
+                server.sweep();
+            }
             Task::Free(number) => drop(server.disk.files.remove(&number)),
             task => next.say(task),
         }
@@ -529,12 +638,11 @@ impl SavedTable {
                 let owner = (of.identity, NAMES[HOME].to_owned());
                 let mut extents = of.extents.clone();
                 if self.flaw == Flaw::SavingUnclaimed {
-                    let tables = s.servers[HOME].home.as_ref().map(Home::tables);
-                    let version = tables.unwrap_or_default().first().map_or(0, |of| of.version);
-                    let of = s.versions.get(&version).cloned().unwrap_or_default();
+                    let of = s.versions.get(&newest(&s.servers[HOME])).cloned().unwrap_or_default();
                     extents.retain(|number| of.iter().any(|e| e.0 == HOLDER && e.1 == *number));
                 }
-                let last = of.all && self.flaw != Flaw::Unclaimed;
+                let all = of.all || self.flaw == Flaw::ClaimsAllDamaged;
+                let last = all && self.flaw != Flaw::Unclaimed;
                 let (missing, effects) = home.claim(client, owner, of.link, &extents, last);
                 (effects, missing.ok().map(Answer::Claimed))
             }
@@ -584,13 +692,12 @@ impl SavedTable {
             let home = next.servers[HOME].alive();
             let effects = match answer.clone() {
                 Answer::Claimed(missing) => {
-                    if !missing.is_empty() {
-                        return out.push((
-                            Step::Answered(client),
-                            Err(format!("K1: {missing:?} are not held")),
-                        ));
-                    }
+                    let reason = format!("K1: {missing:?} are not held");
                     home.introduced(link.peer, link.number, "m1:1", missing);
+                    // Extents of a load that has failed may be missing.
+                    if next.is_damaged() && !next.servers[HOME].damaged {
+                        return out.push((Step::Answered(client), Err(reason)));
+                    }
                     vec![]
                 }
                 Answer::Held(load, held) => {
@@ -610,6 +717,9 @@ impl SavedTable {
             if !s.is_alive(at) {
                 let started = next.servers[at].start(at);
                 out.push((Step::Starts(at), started.map(|()| next)));
+                if at == HOME {
+                    Self::harm(s, out);
+                }
             } else if s.failures > 0 {
                 next.failures -= 1;
                 let server = &mut next.servers[at];
@@ -656,6 +766,24 @@ impl SavedTable {
         }
     }
 
+    /// A file is lost while the server that has the table is dead, or put back.
+    fn harm(s: &State, out: &mut Steps) {
+        let disk = &s.servers[HOME].disk;
+        let Some(version) = &disk.version else { return };
+        if let Some((number, stamp)) = s.lost {
+            let mut next = s.clone();
+            next.lost = None;
+            next.servers[HOME].disk.files.insert(number, stamp);
+            out.push((Step::PutsBack(number), Ok(next)));
+        }
+        for (extent, _) in version.manifest.own_extents().filter(|_| s.harms) {
+            let mut next = s.clone();
+            let stamp = next.servers[HOME].disk.files.remove(&extent.number);
+            (next.lost, next.harms) = (stamp.map(|stamp| (extent.number, stamp)), false);
+            out.push((Step::Loses(extent.number), Ok(next)));
+        }
+    }
+
     /// A client that comes tells where the holder is.
     fn relocate(&self, s: &State, out: &mut Steps) {
         if !s.is_alive(HOME) || !s.is_alive(HOLDER) {
@@ -671,9 +799,7 @@ impl SavedTable {
     }
 
     fn check_end(s: &State) -> Result<(), String> {
-        let home = s.servers[HOME].home.as_ref().ok_or("K3: it is dead")?;
-        let newest = home.tables().first().map_or(0, |table| table.version);
-        let extents = s.versions.get(&newest).cloned().unwrap_or_default();
+        let extents = s.versions.get(&newest(&s.servers[HOME])).cloned().unwrap_or_default();
         for (at, server) in s.servers.iter().enumerate() {
             let of = extents.iter().filter(|of| of.0 == at);
             let kept: BTreeMap<u32, u8> = of.map(|(_, number, stamp)| (*number, *stamp)).collect();
@@ -696,10 +822,16 @@ impl Model for SavedTable {
     type Step = Step;
 
     fn initial(&self) -> Vec<State> {
+        let mut servers = [HOME, HOLDER].map(Server::new);
+        if self.beside_damaged {
+            servers[HOME].disk.other_damaged = true;
+            servers[HOME].alive().set_damaged("d", "its record is lost".into(), &[]);
+        }
         vec![State {
-            servers: [HOME, HOLDER].map(Server::new),
+            servers,
             links: vec![],
             connections: 0,
+            numbered: 0,
             versions: BTreeMap::new(),
             reported: 0,
             dropped: false,
@@ -707,6 +839,8 @@ impl Model for SavedTable {
             loading: Loading::Idle,
             loaded: 0,
             failures: self.failures,
+            harms: self.harms,
+            lost: None,
         }]
     }
 
@@ -715,6 +849,7 @@ impl Model for SavedTable {
             self.read(s, out);
         }
         self.load(s, out);
+        self.drop_other(s, out);
         [HOME, HOLDER].into_iter().for_each(|at| self.store(s, at, out));
         (0..s.links.len()).for_each(|at| self.deliver(s, at, out));
         self.relocate(s, out);
@@ -729,10 +864,14 @@ impl Model for SavedTable {
                 let (at, number, stamp) = of;
                 let is_named =
                     *at == HOME || part.is_some_and(|part| part.extents.contains(&(*number, 1)));
+                if *at == HOME && s.lost == Some((*number, *stamp)) {
+                    continue;
+                }
                 if s.servers[*at].disk.files.get(number) != Some(stamp) || !is_named {
                     return Err(format!("K1: {of:?} of a saved version is not on the disk"));
                 }
-                if s.is_alive(*at) && !s.is_there(of) && !s.dropped {
+                let is_damaged = *at == HOME && home.damaged;
+                if s.is_alive(*at) && !s.is_there(of) && !s.dropped && !is_damaged {
                     return Err(format!("K1: {of:?} of a saved version is not in memory"));
                 }
             }
@@ -749,7 +888,8 @@ impl Model for SavedTable {
 
     fn is_final(&self, s: &State) -> bool {
         let read = !matches!(s.reading, Reading::Pinned(..));
-        let loaded = s.loading == Loading::Ended && s.loaded + 1 >= self.loads && s.dropped;
+        let dropped = s.dropped && !s.is_damaged() && !s.servers[HOME].disk.other_damaged;
+        let loaded = s.loading == Loading::Ended && s.loaded + 1 >= self.loads && dropped;
         let alive = s.is_alive(HOME) && s.is_alive(HOLDER);
         let rests = |link: &Link| {
             link.messages.is_empty() && link.answers.is_empty() && link.ends == [true; 2]
@@ -768,6 +908,30 @@ fn a_saved_table_on_two_servers_outlives_both() {
     holds(&SavedTable::honest(1, 2, false), 100_000);
     holds(&SavedTable::honest(2, 1, false), 10_000);
     holds(&SavedTable::honest(2, 1, true), 36_000);
+}
+
+#[test]
+fn a_damaged_table_keeps_its_part_elsewhere_until_it_is_dropped() {
+    let harmed =
+        |loads, failures| SavedTable { harms: true, ..SavedTable::honest(loads, failures, false) };
+    holds(&harmed(1, 2), 100_000);
+    holds(&harmed(2, 1), 20_000);
+    let flaws = [(Flaw::ClaimsAllDamaged, "K1"), (Flaw::ClaimsNotAgain, "K3")];
+    for (flaw, reason) in flaws {
+        finds(&SavedTable { flaw, ..harmed(1, 2) }, flaw, reason);
+    }
+}
+
+#[test]
+fn a_damaged_table_is_dropped_while_another_one_is_loaded() {
+    let beside = |loads, failures| SavedTable {
+        beside_damaged: true,
+        ..SavedTable::honest(loads, failures, false)
+    };
+    holds(&beside(1, 1), 10_000);
+    holds(&beside(2, 1), 100_000);
+    let flaw = Flaw::ClaimsHeldAlone;
+    finds(&SavedTable { flaw, ..beside(1, 0) }, flaw, "K1");
 }
 
 #[test]

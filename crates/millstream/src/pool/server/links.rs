@@ -95,10 +95,13 @@ impl Links {
     /// Introduces this server to another one that saves, or claims again on the connection of that
     /// number, behind what was asked there before; events tell how far that has come.
     pub(super) fn introduce(&mut self, of: Introduction) {
-        if let Some((_, tasks)) = self.peers.get(&of.peer).filter(|(number, _)| *number == of.link)
+        if let Some((number, tasks)) = self.peers.get(&of.peer)
+            && *number >= of.link
         {
-            // A thread that has ended has sent an event.
-            let _ = tasks.send(LinkTask::Claim(Box::new(of)));
+            // Nothing is said on a connection that has ended: its thread has sent an event.
+            if *number == of.link {
+                let _ = tasks.send(LinkTask::Claim(Box::new(of)));
+            }
             return;
         }
         let options: Vec<PoolOptions> = of.addresses.iter().map(|at| self.options(at)).collect();
