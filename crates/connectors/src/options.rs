@@ -15,7 +15,9 @@ pub fn refuse(key: &str, message: impl Into<String>, hint: Option<String>) -> Co
 /// The name nearest to `name`, if one is near enough to be meant.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = name.to_lowercase();
-    let limit = (wanted.chars().count() / 2).max(2);
+    let length = wanted.chars().count();
+    // A name of one letter is as near to any other letter.
+    let limit = (length / 2).max(2).min(length.saturating_sub(1));
     names
         .into_iter()
         .map(|name| (distance(&wanted, &name.to_lowercase()), name))

@@ -197,22 +197,17 @@ pub(super) fn missing(path: &Path) -> ConnectorError {
             hint: None,
         };
     }
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let hint = match fs::read_dir(parent) {
-        Err(_) => format!("there is no directory '{}'", parent.display()),
-        Ok(entries) => {
-            let names: Vec<String> = entries
-                .flatten()
-                .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .collect();
-            match nearest(&name, names.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean '{}'?", path.with_file_name(near).display()),
-                None => format!("'{}' has no file of such a name", parent.display()),
-            }
+    let parent = parent_of(path);
+    let hint = match (nearest_in(parent, path), parent.is_dir()) {
+        (Some(near), _) => format!("did you mean '{}'?", path.with_file_name(near).display()),
+        (None, true) => format!("'{}' has no file of such a name", parent.display()),
+        (None, false) => {
+            let there = |directory: &&Path| directory.as_os_str().is_empty() || directory.is_dir();
+            let gone = parent.ancestors().take_while(|at| !there(at)).last().unwrap_or(parent);
+            let near = nearest_in(parent_of(gone), gone).map(|near| gone.with_file_name(near));
+            let near = near.filter(|near| near.is_dir());
+            let near = near.map(|near| format!("; did you mean '{}'?", near.display()));
+            format!("there is no directory '{}'{}", gone.display(), near.unwrap_or_default())
         }
     };
     ConnectorError::Io {
@@ -220,6 +215,30 @@ pub(super) fn missing(path: &Path) -> ConnectorError {
         message: "no such file".into(),
         hint: Some(hint),
     }
+}
+
+/// The directory that a path lies in, which of a name alone is the current one.
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// The name in `directory` that the last one of `path` was probably meant to be. Names without
+/// their extensions are compared if no whole name is near.
+fn nearest_in(directory: &Path, path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy();
+    let entries = fs::read_dir(directory).ok()?.flatten();
+    let names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let stem = |name: &str| Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into());
+    let whole = || nearest(&name, names.iter().map(String::as_str)).map(str::to_owned);
+    whole().or_else(|| {
+        let stems: Vec<String> = names.iter().filter_map(|name| stem(name)).collect();
+        let near = nearest(&stem(&name)?, stems.iter().map(String::as_str))?;
+        names.iter().find(|name| stem(name).as_deref() == Some(near)).cloned()
+    })
 }
 
 /// The error of the operating system about `path`, or of an object store.
