@@ -213,6 +213,9 @@ fn forgotten(client: &Client, server: &str, json: bool) -> Result<String, PoolEr
         let value = json!({ "forgotten": server, "dropped": tables, "freed_extents": extents });
         return Ok(lines(std::iter::once(value)));
     }
+    if tables.is_empty() && extents == 0 {
+        return Ok(format!("nothing is known of a memory server '{server}' that is gone\n"));
+    }
     let dropped = tables.iter().map(|table| format!("dropped '{table}'\n"));
     let freed = match extents {
         0 => String::new(),

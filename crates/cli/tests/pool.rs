@@ -7,6 +7,7 @@ mod faults;
 mod growing;
 mod kept;
 mod large;
+mod loaders;
 mod multicast;
 mod proxy;
 mod recovering;

@@ -183,7 +183,12 @@ fn a_server_with_an_empty_directory_is_named_and_forgotten() {
     (0..2).for_each(|at| kept.restart(at));
     kept.check(WAYS[3]);
     // One that is there is not forgotten.
-    assert_ends(&kept.pool.command(&["pool", "forget", "m1"]).output().unwrap(), 0);
+    for name in ["m1", "m11"] {
+        let none = kept.pool.command(&["pool", "forget", name]).output().unwrap();
+        assert_ends(&none, 0);
+        let says = String::from_utf8(none.stdout).unwrap();
+        assert!(says.starts_with("nothing is known") && says.contains(name), "{says}");
+    }
     kept.check(WAYS[0]);
 }
 

@@ -58,11 +58,14 @@ pub(super) struct OtherServer {
     pub(super) reached: Option<String>,
     /// Extents that it should have, and has not.
     pub(super) missing: BTreeSet<u32>,
+    /// Of a server that saves and was started anew: the incarnation before.
+    pub(super) before: Option<u32>,
 }
 
 impl OtherServer {
     pub(super) fn new(place: ServerPlace) -> Self {
-        Self { place, lost: None, link: None, reached: None, missing: BTreeSet::new() }
+        let missing = BTreeSet::new();
+        Self { place, lost: None, link: None, reached: None, missing, before: None }
     }
 }
 

@@ -57,7 +57,12 @@ impl Home {
             }
             let peer = self.number_of(place.clone())?;
             let Some(other) = self.other_mut(peer) else { continue };
-            let is_new = other.place.incarnation != place.incarnation;
+            // A client may have met it before it was started anew, and come behind another one.
+            let is_old = other.before == Some(place.incarnation);
+            let is_new = other.place.incarnation != place.incarnation && !is_old;
+            if is_new {
+                other.before = Some(other.place.incarnation);
+            }
             if let Some(link) = other.link.filter(|_| is_new) {
                 effects.extend(self.peer_lost(peer, link, "it was started anew"));
             }
@@ -293,6 +298,23 @@ mod tests {
         let mut home = self::home();
         home.restore(version("b", &[(2, 9, 1), (3, 8, 2)]), |_| 64).unwrap();
         home.restore(damaged, |_| 64).unwrap();
+    }
+
+    #[test]
+    fn a_client_that_met_a_server_before_it_was_started_anew_ends_no_connection() {
+        let mut home = home();
+        let of = |incarnation| vec![ServerPlace { incarnation, ..place(7) }];
+        let first = 1 << 32;
+        assert_eq!(claims(home.relocate(of(1)).unwrap()).len(), 1);
+        let again = claims(home.relocate(of(2)).unwrap());
+        assert_eq!(again, [(1, first + 2, vec![], true)]);
+        for late in [1, 2, 1] {
+            assert_eq!(home.relocate(of(late)), Ok(vec![]));
+        }
+        assert_eq!(claims(home.relocate(of(3)).unwrap()), [(1, first + 3, vec![], true)]);
+        // Where nothing stands, each place is tried.
+        assert_eq!(home.peer_lost(1, first + 3, "it ended"), []);
+        assert_eq!(claims(home.relocate(of(2)).unwrap()).len(), 1);
     }
 
     /// The introductions among some effects: the number of the connection, and what is claimed.

@@ -152,10 +152,11 @@ impl Client {
 
     /// Gives up a server that never comes back: tables with a part there are dropped, and their
     /// other parts are freed. Gives the tables, and how many extents of tables of that server were
-    /// freed.
+    /// freed: none of either where no server knows it, or it is one of those that are named.
     ///
     /// # Errors
-    /// When it is there, or no server knows it.
+    /// When it is connected with another one, while a version of such a table is being saved, and
+    /// when a server does not answer.
     pub fn forget(&self, server: &str) -> Result<(Vec<String>, u64), PoolError> {
         let connected = self.connected()?;
         let living = connected.remotes.iter().find(|remote| remote.name == server);
