@@ -95,8 +95,8 @@ impl Marker {
              note text NOT NULL, changed timestamptz NOT NULL DEFAULT now())"
         ));
         match made {
-            // Another worker has made it meanwhile: IF NOT EXISTS then fails in several ways, by the
-            // catalogue in which the server met the other table first.
+            // Another worker has made it meanwhile: IF NOT EXISTS then fails in several ways, by
+            // the catalogue in which the server met the other table first.
             Err(PgError::Refused(_)) if self.is_there(connection)? => Ok(()),
             made => made.map(drop),
         }
