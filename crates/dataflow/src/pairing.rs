@@ -4,6 +4,7 @@
 //! Which rows of a batch have found no partner is known behind its pairs, and of the table when all
 //! of the other side has been probed: then they are given out, where the kind of join asks for it.
 
+mod key_ids;
 mod shared;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,14 +14,14 @@ use arrow::array::{
     ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array,
 };
 use arrow::datatypes::{Schema, SchemaRef};
-use state::{KeyMap, KeySpan, KeyTable, NullKeys, Partitioner, StateError};
+use key_ids::KeyIds;
+use state::{KeyMap, NullKeys, Partitioner, StateError};
 
 use crate::connector::join_filter::JoinFilter;
 use crate::error::DataflowError;
 use crate::job::JoinKind;
 use crate::job::step::Step;
 use crate::rows::chunks::Chunks;
-use crate::rows::keys::columns_of;
 use crate::rows::origin::Origin;
 use crate::rows::selection::Selection;
 
@@ -85,26 +86,16 @@ impl Terms<'_> {
     }
 }
 
-/// How many times as many keys as there are rows a span may have: four bytes each, where a hash
-/// table takes some thirty for a row.
-const SPAN_TIMES: usize = 4;
-
 /// Rows that are found by their keys.
 #[derive(Debug)]
 pub(crate) struct Hashed {
     pub(crate) rows: Arc<Chunks>,
     ids: KeyIds,
     chains: Option<Chains>,
+    /// Whether keys of rows are missing, because the query was stopped: then nobody looks them up.
+    pub(crate) is_cut: bool,
     /// By column, the filter of its values, once it was asked for.
     filters: Mutex<BTreeMap<usize, Option<Arc<JoinFilter>>>>,
-}
-
-/// What knows the ids of keys.
-#[derive(Debug)]
-enum KeyIds {
-    Table(Box<KeyTable>),
-    /// Keys of one number, close together.
-    Span(KeySpan),
 }
 
 /// The rows of each key, where not each row has a key of its own, whose id is the row's number.
@@ -125,6 +116,17 @@ impl Hashed {
         keys: &[usize],
         nulls: NullKeys,
     ) -> Result<Self, DataflowError> {
+        Self::unless(&|| false, batches, schema, keys, nulls)
+    }
+
+    /// As [`Hashed::new`], until the query is `stopped`, which is asked again and again.
+    pub(crate) fn unless(
+        stopped: &dyn Fn() -> bool,
+        batches: Vec<RecordBatch>,
+        schema: &SchemaRef,
+        keys: &[usize],
+        nulls: NullKeys,
+    ) -> Result<Self, DataflowError> {
         let rows = Chunks::new(batches);
         let mut ids = Vec::with_capacity(rows.rows());
         let span = match nulls {
@@ -133,11 +135,12 @@ impl Hashed {
         };
         let (of_keys, end) = match span {
             Some(span) => span,
-            None => KeyIds::table(&rows, schema, keys, nulls, &mut ids)?,
+            None => KeyIds::table(stopped, &rows, schema, keys, nulls, &mut ids)?,
         };
+        let is_cut = ids.len() < rows.rows();
         let in_turn = ids.iter().copied().eq(0..rows.rows() as u32);
         let chains = (!in_turn).then(|| Chains::new(end, &ids));
-        Ok(Self { rows: Arc::new(rows), ids: of_keys, chains, filters: Mutex::default() })
+        Ok(Self { rows: Arc::new(rows), ids: of_keys, chains, is_cut, filters: Mutex::default() })
     }
 
     /// How many rows there are, and a number that the same rows have in any order: the sum of their
@@ -209,66 +212,6 @@ impl Hashed {
     pub(crate) fn bytes(&self) -> usize {
         let links = self.chains.as_ref().map_or(0, |chains| chains.first.len() + chains.next.len());
         self.rows.bytes() + self.ids.bytes() + links * size_of::<u32>()
-    }
-}
-
-impl KeyIds {
-    /// A span, if the rows have such keys, and the end of its ids; those of the rows go to `ids`.
-    fn span(
-        rows: &Chunks,
-        keys: &[usize],
-        ids: &mut Vec<u32>,
-    ) -> Result<Option<(Self, usize)>, StateError> {
-        let &[key] = keys else { return Ok(None) };
-        let columns: Vec<&ArrayRef> =
-            rows.batches().iter().map(|batch| batch.column(key)).collect();
-        let Some(span) = KeySpan::of(&columns, SPAN_TIMES * rows.rows())? else { return Ok(None) };
-        let mut some = vec![];
-        for column in columns {
-            span.find(column, &mut some)?;
-            ids.extend_from_slice(&some);
-        }
-        let end = span.end();
-        Ok(Some((Self::Span(span), end)))
-    }
-
-    /// As [`KeyIds::span`], of any keys.
-    fn table(
-        rows: &Chunks,
-        schema: &SchemaRef,
-        keys: &[usize],
-        nulls: NullKeys,
-        ids: &mut Vec<u32>,
-    ) -> Result<(Self, usize), StateError> {
-        let types = keys.iter().map(|&key| schema.field(key).data_type().clone());
-        let mut table = KeyTable::new(&types.collect::<Vec<_>>(), nulls)?;
-        let mut some = vec![];
-        for batch in rows.batches() {
-            // Once most rows have keys of their own, that is expected of all that are left.
-            let own = table.len() > ids.len() / 2;
-            table.reserve(if own { rows.rows() - ids.len() } else { batch.num_rows() })?;
-            table.intern(&columns_of(batch, keys), batch.num_rows(), &mut some)?;
-            ids.extend_from_slice(&some);
-        }
-        let end = table.len();
-        Ok((Self::Table(Box::new(table)), end))
-    }
-
-    /// The ids of the keys of some rows.
-    fn find(&self, rows: &Selection, keys: &[usize]) -> Result<Vec<u32>, DataflowError> {
-        let (columns, mut ids) = (rows.columns(keys)?, vec![]);
-        match self {
-            Self::Table(table) => table.find(&columns, rows.len(), &mut ids)?,
-            Self::Span(span) => span.find(&columns[0], &mut ids)?,
-        }
-        Ok(ids)
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Table(table) => table.bytes(),
-            Self::Span(_) => 0,
-        }
     }
 }
 

@@ -21,24 +21,24 @@ use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 
-const WORKERS: u32 = 2;
+pub const WORKERS: u32 = 2;
 
 /// Keys of a flow.
 const KEYS: std::ops::Range<i64> = 0..1_000;
 
-fn schema(columns: &[&str]) -> SchemaRef {
+pub fn schema(columns: &[&str]) -> SchemaRef {
     let field = |name: &&str| Field::new(*name, DataType::Int64, true);
     Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
 }
 
-fn batch(columns: &[&str], values: Vec<Vec<i64>>) -> RecordBatch {
+pub fn batch(columns: &[&str], values: Vec<Vec<i64>>) -> RecordBatch {
     let arrays = values.into_iter().map(|values| Arc::new(Int64Array::from(values)) as _);
     RecordBatch::try_new(schema(columns), arrays.collect()).unwrap()
 }
 
 /// A flow for each worker: all keys, or none.
 #[derive(Clone)]
-struct Keys(Vec<i64>);
+pub struct Keys(pub Vec<i64>);
 
 impl Source for Keys {
     fn schema(&self) -> SchemaRef {
@@ -76,7 +76,7 @@ impl SplitReader for Keys {
 
 /// The rows that came, in any order.
 #[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Vec<[i64; 3]>>>);
+pub struct Collected(pub Arc<Mutex<Vec<[i64; 3]>>>);
 
 impl Sink for Collected {
     fn placement(&self) -> Placement {
@@ -285,6 +285,14 @@ fn run_until(
         Operator::new("p", vec![edge(0), edge(1)], OperatorKind::Local(local)),
         Operator::new("s", vec![edge(2)], OperatorKind::Sink(sink)),
     ];
+    run_job(operators, signals)?;
+    let mut rows = std::mem::take(&mut *collected.0.lock().unwrap());
+    rows.sort_unstable();
+    Ok(rows)
+}
+
+/// Runs a job on the workers of a process to its end.
+pub fn run_job(operators: Vec<Operator>, signals: &Arc<Signals>) -> Result<(), DataflowError> {
     let job = Arc::new(JobGraph { operators, settings: Settings::default() });
     let process = Process::new(0, WORKERS).unwrap();
     let clock = SimNet::new(SimOptions::default()).clock();
@@ -307,9 +315,7 @@ fn run_until(
         }
         assert!(moved, "nothing moves any more");
     }
-    let mut rows = std::mem::take(&mut *collected.0.lock().unwrap());
-    rows.sort_unstable();
-    Ok(rows)
+    Ok(())
 }
 
 fn all() -> Vec<i64> {

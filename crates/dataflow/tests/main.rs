@@ -12,3 +12,4 @@ mod local_plan;
 mod room;
 mod settling;
 mod slicing;
+mod stopped_table;

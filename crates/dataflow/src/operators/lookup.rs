@@ -165,11 +165,18 @@ impl<D: Downstream> LookupRun<D> {
         })
     }
 
-    /// Reads this worker's part of the table, and waits until all of it is here.
+    /// Reads this worker's part of the table, and waits until all of it is here. If the query is
+    /// stopped meanwhile, rows that wait for the table are dropped.
     async fn read_table(&self) -> Result<(), DataflowError> {
         let Some(mut reader) = self.reader.take() else { return Ok(()) };
+        let stopped = || self.signals.is_stopped();
+        let mut watermark = END_OF_STREAM;
         loop {
             let seen = self.external.notifications();
+            if stopped() {
+                watermark = i64::MIN;
+                break;
+            }
             match reader.next()? {
                 Read::Batch(flow, batch) => {
                     if let Some(batch) = self.kept_of(reader.take(flow, batch)?)? {
@@ -184,15 +191,27 @@ impl<D: Downstream> LookupRun<D> {
             }
         }
         drop(reader);
-        self.instance.inputs.end(self, END_OF_STREAM).await?;
+        self.instance.inputs.end(self, watermark).await?;
         self.instance.clock_moved.wait_for(|| self.time().1.then_some(())).await;
-        let rows = if self.pulls { self.gathered().await? } else { self.rows.take() };
+        let mut rows = if self.pulls { self.gathered().await? } else { self.rows.take() };
+        // A worker that was stopped before the end of its part.
+        let is_cut = self.least() < END_OF_STREAM;
+        if is_cut {
+            rows.clear();
+        }
         let table = self.process.table(self.instance.tag, || {
             let kept = self.spec.kept();
             let rows = vec![concat_batches(&kept, &rows)?];
-            Hashed::new(rows, &kept, &self.spec.keys[1], NullKeys::Nothing)
+            Hashed::unless(&stopped, rows, &kept, &self.spec.keys[1], NullKeys::Nothing)
         })?;
         drop(rows);
+        if is_cut || table.is_cut {
+            self.is_cut.set(true);
+            self.listeners.announce(|_| Ok(None))?;
+            *self.table.borrow_mut() = Some(table);
+            self.read.notify();
+            return Ok(());
+        }
         self.compare_with_saved(&table);
         self.publish_bytes(table.bytes())?;
         self.listeners.announce(|key| table.filter(self.spec.keys[1][key]))?;
@@ -508,7 +527,8 @@ impl<D: Downstream> OperatorTask for LookupRun<D> {
     /// What its table looks like, if it has read it: else no row has come through yet.
     fn save(&self) -> Result<Option<OperatorSnapshot>, DataflowError> {
         // A table that is read anew may be another one when the job goes on.
-        let table = self.table.borrow().clone().filter(|_| self.spec.refresh_ns.is_none());
+        let is_one = self.spec.refresh_ns.is_none() && !self.is_cut.get();
+        let table = self.table.borrow().clone().filter(|_| is_one);
         let Some(table) = table else { return Ok(None) };
         let (rows, hash) = self.fingerprint_of(&table);
         let number = |value: u64| -> ArrayRef { Arc::new(UInt64Array::from(vec![value])) };

@@ -56,15 +56,18 @@ impl<D: Downstream> HashJoinRun<D> {
                 if bytes <= TOGETHER_BYTES_MAX {
                     batches = vec![concat_batches(&side.schema, &batches)?];
                 }
-                Hashed::new(batches, &side.schema, &side.keys, self.spec.nulls)
+                let stopped = || self.signals.is_stopped();
+                Hashed::unless(&stopped, batches, &side.schema, &side.keys, self.spec.nulls)
             };
             let hashed = if self.spec.is_replicated() {
                 self.process.table(self.instance.tag, make)?
             } else {
                 Arc::new(make()?)
             };
+            self.is_cut.set(hashed.is_cut);
             let probe = ProbeSide { side: PROBE, keys: &self.spec.sides[PROBE].keys };
-            Some((hashed.bytes(), Pairing::new(probe, [], hashed, self.spec.kind)))
+            let made = (hashed.bytes(), Pairing::new(probe, [], hashed, self.spec.kind));
+            Some(made).filter(|_| !self.is_cut.get())
         } else {
             None
         };

@@ -1,0 +1,96 @@
+//! A query that is stopped while the table of a lookup join is read, on two workers.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow::datatypes::SchemaRef;
+use dataflow::error::ConnectorError;
+use dataflow::job::{Edge, JoinKind, Lookup, Operator, OperatorKind, Scan, SinkSpec};
+use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::worker::Signals;
+
+use crate::local_plan::{Collected, Keys, WORKERS, batch, run_job, schema};
+
+/// A table of a flow for each worker, that never ends. It asks for the end of the query with the
+/// batch of this number.
+#[derive(Clone)]
+struct Endless {
+    stops_at: usize,
+    batches: Arc<AtomicUsize>,
+    signals: Arc<Signals>,
+}
+
+impl Source for Endless {
+    fn schema(&self) -> SchemaRef {
+        schema(&["k", "v"])
+    }
+
+    fn bounded(&self) -> bool {
+        true
+    }
+
+    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+        Ok(vec![Split::default(); WORKERS as usize])
+    }
+
+    fn open(
+        &self,
+        _: &Split,
+        _: Option<&Position>,
+        _: &ReaderContext,
+    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl SplitReader for Endless {
+    fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
+        let number = 1 + self.batches.fetch_add(1, Ordering::Relaxed);
+        assert!(number <= self.stops_at, "it is read after the query was stopped");
+        if number == self.stops_at {
+            self.signals.stop();
+        }
+        let keys = vec![number as i64; 10];
+        Ok(Next::Batch(batch(&["k", "v"], vec![keys.clone(), keys])))
+    }
+
+    fn position(&self) -> Position {
+        Position::none("t")
+    }
+}
+
+#[test]
+fn a_table_is_not_read_after_a_stop_and_rows_that_wait_for_it_are_dropped() {
+    for (stops_at, kind) in [(1, JoinKind::Inner), (7, JoinKind::Left), (40, JoinKind::LeftAnti)] {
+        let signals = Arc::<Signals>::default();
+        let batches = Arc::new(AtomicUsize::new(0));
+        let table = Endless { stops_at, batches: batches.clone(), signals: signals.clone() };
+        let both = schema(&["k", "k", "v"]);
+        let lookup = Lookup {
+            table: Scan::new("d", Arc::new(table)),
+            step: None,
+            is_pulled: false,
+            refresh_ns: None,
+            bytes_max: 1 << 30,
+            keys: [vec![0], vec![0]],
+            kind,
+            on: None,
+            schema: if kind == JoinKind::LeftAnti { schema(&["k"]) } else { both.clone() },
+            both,
+        };
+        let collected = Collected::default();
+        let schema = lookup.schema.clone();
+        let sink = SinkSpec { sink: Arc::new(collected.clone()), schema };
+        let edge = |from| vec![vec![Edge { from, step: None, timed: false, lateness: 0 }]];
+        let keys = OperatorKind::Source(Scan::new("t", Arc::new(Keys((0..5_000).collect()))));
+        let operators = vec![
+            Operator::new("t", vec![], keys),
+            Operator::new("l", edge(0), OperatorKind::Lookup(Box::new(lookup))),
+            Operator::new("s", edge(1), OperatorKind::Sink(sink)),
+        ];
+        run_job(operators, &signals).unwrap();
+        assert_eq!(batches.load(Ordering::Relaxed), stops_at, "{kind:?}");
+        assert!(collected.0.lock().unwrap().is_empty(), "{kind:?}");
+    }
+}
