@@ -366,10 +366,14 @@ pub(crate) fn told_rows(
     target: Target,
 ) -> Lowered {
     let source = Arc::new(MemorySource { schema: target.schema.clone(), batches });
-    let input = Scan::new("rows", source);
-    let name = input.table.clone();
     let labels =
         Labels { name: Some("Values"), properties: vec![("rows", text)], ..Labels::default() };
+    scanned(Scan::new("rows", source), labels, target)
+}
+
+/// All rows of a table, as a statement.
+pub(crate) fn scanned(input: Scan, labels: Labels, target: Target) -> Lowered {
+    let name = input.table.clone();
     let source = Operator::new(name, vec![], OperatorKind::Source(input)).labelled(labels);
     let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };
     let kind = OperatorKind::Sink(SinkSpec { sink: target.sink, schema: target.schema });

@@ -7,6 +7,7 @@ pub(crate) mod functions;
 pub(crate) mod given;
 mod ingestion;
 pub(crate) mod insert;
+mod vacuum;
 pub(crate) mod vocabulary;
 
 use std::sync::Arc;
@@ -335,6 +336,7 @@ impl Planner {
                 let columns = vec![text("column"), text("type")];
                 self.shown(&format!("DESCRIBE {}", name.text), columns, vec![names, types], start)
             }
+            Statement::Vacuum { table, how } => self.vacuum(&table, how, start),
             // The statements that define something were taken by the caller.
             _ => Err(vec![]),
         }

@@ -27,8 +27,8 @@ pub(crate) const KEYWORDS: &[&str] = &[
     "ORDER", "OUTER", "OVER", "PARTITION", "PRECEDING", "RANGE", "RIGHT", "ROLLUP", "ROW",
     "ROWS", "SECOND", "SELECT", "SESSION", "SET", "SETS", "SHOW", "SMALLINT", "STATEMENT",
     "STRING", "TABLE", "TABLES", "TEMPORARY", "THEN", "TIME", "TIMESTAMP", "TINYINT", "TO",
-    "TRUE", "TUMBLE", "UNBOUNDED", "UNION", "USING", "VALUES", "VARCHAR", "VIEW", "WATERMARK",
-    "WHEN", "WHERE", "WINDOW", "WITH", "YEAR",
+    "TRUE", "TUMBLE", "UNBOUNDED", "UNION", "USING", "VACUUM", "VALUES", "VARCHAR", "VIEW",
+    "WATERMARK", "WHEN", "WHERE", "WINDOW", "WITH", "YEAR",
 ];
 
 /// Candidates at the cursor.
@@ -179,7 +179,7 @@ fn words(
         [.., last] if ["FROM", "JOIN", "INTO", "TABLE"].iter().any(|word| last.is_word(word)) => {
             return matching(relations(), typed);
         }
-        [first] if first.is_word("DESCRIBE") || first.is_word("DESC") => {
+        [first] if ["DESCRIBE", "DESC", "VACUUM"].iter().any(|word| first.is_word(word)) => {
             return matching(relations(), typed);
         }
         [first, ..] if first.is_word("SET") && done.len() == 1 => {

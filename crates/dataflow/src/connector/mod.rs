@@ -61,6 +61,15 @@ pub enum WriteMode {
     Overwrite,
 }
 
+/// `VACUUM`: which files go that no version of a table needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Vacuum {
+    /// How long files stay that a version had, in milliseconds; `None` if the table says it.
+    pub retain_ms: Option<u64>,
+    /// Whether the files are told, and stay.
+    pub dry_run: bool,
+}
+
 /// The options of a table, by name.
 pub type Options = BTreeMap<String, String>;
 
@@ -140,6 +149,20 @@ pub trait Connector: Send + Sync {
             key: "connector".into(),
             message: format!("'{}' has no INSERT OVERWRITE", self.name()),
             hint: Some(format!("write INSERT INTO {} SELECT …", table.name)),
+        })
+    }
+
+    /// The files below a table that no version of it needs, as rows: they are removed when they are
+    /// read. By default there are none, since tables have no versions.
+    ///
+    /// # Errors
+    /// When the table cannot be read, or may need them.
+    fn vacuum(&self, table: &TableDef, how: Vacuum) -> Result<Arc<dyn Source>, ConnectorError> {
+        let (_, _) = (table, how);
+        Err(ConnectorError::Option {
+            key: "connector".into(),
+            message: format!("tables of '{}' have no versions whose files could go", self.name()),
+            hint: Some("VACUUM is for tables of Delta Lake, 'connector' = 'delta'".into()),
         })
     }
 }

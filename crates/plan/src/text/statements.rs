@@ -1,7 +1,7 @@
 //! Which statement a piece of a script is. Queries inside stay tokens; only what is ours is parsed
 //! here.
 
-use dataflow::connector::WriteMode;
+use dataflow::connector::{Vacuum, WriteMode};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::text::ddl::{self, CreateTable};
@@ -67,6 +67,10 @@ pub(crate) enum Statement {
     Analyze(Box<Statement>, ExplainOptions),
     ShowTables,
     Describe(Ident),
+    Vacuum {
+        table: Ident,
+        how: Vacuum,
+    },
     Set {
         key: Ident,
         value: Ident,
@@ -78,7 +82,7 @@ pub(crate) enum Statement {
 /// The words that statements begin with.
 const FIRST_WORDS: &[&str] = &[
     "CREATE", "DROP", "INSERT", "SELECT", "WITH", "VALUES", "SET", "SHOW", "DESCRIBE", "EXPLAIN",
-    "BEGIN", "END", "EXECUTE",
+    "BEGIN", "END", "EXECUTE", "VACUUM",
 ];
 
 /// Parses the tokens of one piece, which may be more than one statement: `EXECUTE STATEMENT SET
@@ -179,6 +183,9 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
         cursor.end()?;
         return Ok(Statement::Describe(name));
     }
+    if cursor.words("VACUUM") {
+        return vacuum(&mut cursor);
+    }
     let query = ["SELECT", "WITH", "VALUES", "TABLE"];
     match cursor.peek() {
         Some(first) if query.iter().any(|word| is_word(first, word)) => {
@@ -194,6 +201,26 @@ fn parse_one(mut cursor: Cursor<'_>) -> Result<Statement, Diagnostic> {
         )),
         None => Err(cursor.expected("a statement")),
     }
+}
+
+/// `VACUUM table [RETAIN n HOURS] [DRY RUN]`.
+fn vacuum(cursor: &mut Cursor<'_>) -> Result<Statement, Diagnostic> {
+    let table = cursor.ident("a table")?;
+    let mut how = Vacuum::default();
+    if cursor.words("RETAIN") {
+        let hours = cursor.peek().and_then(|token| match &token.token {
+            Token::Number(digits, _) => digits.parse::<f64>().ok(),
+            _ => None,
+        });
+        let hours = hours.ok_or_else(|| cursor.expected("a number of hours"))?;
+        cursor.skip(1);
+        cursor.expect_words("HOURS")?;
+        // What is too much is the most.
+        how.retain_ms = Some((hours * 3_600_000.0) as u64);
+    }
+    how.dry_run = cursor.words("DRY RUN");
+    cursor.end()?;
+    Ok(Statement::Vacuum { table, how })
 }
 
 fn create(cursor: &mut Cursor<'_>) -> Result<Statement, Diagnostic> {

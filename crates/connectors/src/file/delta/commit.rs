@@ -12,7 +12,6 @@
 //! checkpoint has the number in front of it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
@@ -21,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::checkpoint;
 use super::columns::DeltaColumns;
 use super::log::{COMMIT_BYTES_MAX, DeltaLog, apply_commit, commit_name, unread};
-use super::place::{TablePlace, random};
+use super::place::{TablePlace, now_ms, random};
 use super::retention;
 use super::snapshot::Snapshot;
 use super::statistics;
@@ -359,12 +358,6 @@ fn uuid() -> String {
     let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
     let text = format!("{bits:032x}");
     [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-")
-}
-
-/// Milliseconds since 1970.
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

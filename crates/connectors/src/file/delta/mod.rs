@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef, WriteMode};
+use dataflow::connector::{
+    Connector, MetadataSpec, OptionSpec, Options, TableDef, Vacuum, WriteMode,
+};
 use dataflow::error::ConnectorError;
 use dataflow::sink::Sink;
 use dataflow::source::Source;
@@ -29,12 +31,14 @@ mod retention;
 mod sink;
 mod snapshot;
 mod statistics;
+mod vacuum;
 
 use files::TableFiles;
 use log::LogState;
 use place::TablePlace;
 use snapshot::Snapshot;
 use statistics::TableStatistics;
+use vacuum::VacuumSource;
 
 use super::{directory, roll};
 use crate::format::rows::METADATA;
@@ -157,6 +161,11 @@ impl Connector for DeltaConnector {
             return Err(refuse("connector", "'delta' has no INSERT OVERWRITE", Some(hint)));
         }
         Ok(Arc::new(sink::DeltaSink::new(table, mode)?))
+    }
+
+    fn vacuum(&self, table: &TableDef, how: Vacuum) -> Result<Arc<dyn Source>, ConnectorError> {
+        let place = open(OptionReader(&table.options))?;
+        Ok(Arc::new(VacuumSource::new(place, how)?))
     }
 }
 

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use dataflow::error::ConnectorError;
@@ -24,6 +24,8 @@ use crate::object::{self, AgedName, ObjectDirectory};
 use crate::options::{OptionReader, refuse};
 use crate::stored::Blob;
 
+/// Files and directories below a table at most.
+const LISTED_MAX: usize = 1_000_000;
 /// How long a commit that was begun stays: its writer may be slow.
 const BEGUN_STAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -211,6 +213,45 @@ impl TablePlace {
         Ok(names)
     }
 
+    /// All files below the table, with their times. Links are not followed, and are none.
+    ///
+    /// # Errors
+    /// When they cannot be listed, or are too many.
+    pub(super) fn aged_files(&self) -> Result<Vec<AgedName>, ConnectorError> {
+        let directory = match self {
+            Self::Files(directory) => directory,
+            Self::Objects(objects) => return objects.aged(""),
+        };
+        let (mut files, mut listed, mut todo) = (vec![], 0, vec![String::new()]);
+        while let Some(below) = todo.pop() {
+            let path = directory.join(&below);
+            let failed = |error: std::io::Error| io_error(&path, &error);
+            let entries = match fs::read_dir(&path) {
+                // Somebody has removed it meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound && !below.is_empty() => continue,
+                entries => entries.map_err(failed)?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(failed)?;
+                listed += 1;
+                if listed > LISTED_MAX {
+                    let message = format!("more than {LISTED_MAX} files are below it");
+                    return Err(damaged(&self.display(""), message));
+                }
+                // A name that is no text is in no log.
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                let Ok(metadata) = entry.metadata() else { continue };
+                let name = if below.is_empty() { name } else { format!("{below}/{name}") };
+                if metadata.is_dir() {
+                    todo.push(name);
+                } else if metadata.is_file() {
+                    files.extend(AgedName::of(name, &metadata));
+                }
+            }
+        }
+        Ok(files)
+    }
+
     /// Removes files of the table. One that is not there is no error.
     ///
     /// # Errors
@@ -315,6 +356,12 @@ fn link_error(path: &Path, error: &std::io::Error) -> ConnectorError {
     unread(&path.display().to_string(), message, hint)
 }
 
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// A number that nobody else draws.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
@@ -337,7 +384,7 @@ mod tests {
             format!(".{version}.json.tmp-0123"),
             format!(".{version}.json.crc"),
         ];
-        let two_days = std::time::SystemTime::now() - 2 * BEGUN_STAY;
+        let two_days = SystemTime::now() - 2 * BEGUN_STAY;
         for (number, name) in names.iter().enumerate() {
             let file = File::create(log.join(name)).unwrap();
             if number != 1 {

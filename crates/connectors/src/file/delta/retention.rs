@@ -126,7 +126,9 @@ mod tests {
             for (version, (pause, late, beside)) in versions.into_iter().enumerate() {
                 now += pause;
                 committed.push(now);
-                let aged = |name, modified_ms| AgedName { name, bytes: 0, modified_ms };
+                let aged = |name: String, modified_ms: i64| {
+                    AgedName { name, bytes: 0, modified_ms }
+                };
                 names.push(aged(bare(&commit_name(version as u64)), now));
                 let part = |part: u32| {
                     format!("{version:0VERSION_DIGITS$}.checkpoint.{part:010}.{:010}.parquet", 2)

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::columns::{DeltaColumns, bare};
 use super::files::path_of;
 use super::interval::interval_ms;
-use super::log::{LogState, damaged, of, unread};
+use super::log::{DeltaLog, LogState, damaged, of, unread};
+use super::place::TablePlace;
 
 /// Files of a table that is written, and those that were removed from it, at most: a writer has
 /// them in memory, since its checkpoints of the log have all of them.
@@ -176,6 +177,18 @@ fn check_protocol(place: &str, protocol: &Value) -> Result<(), ConnectorError> {
 }
 
 impl Snapshot {
+    /// The newest version of a table; `None` if there is none.
+    ///
+    /// # Errors
+    /// When its log is damaged, or has what a writer has to know and this one does not.
+    pub(super) fn read(place: &TablePlace, now_ms: i64) -> Result<Option<Self>, ConnectorError> {
+        let Some(log) = DeltaLog::list(place, None)? else { return Ok(None) };
+        let mut snapshot = Self { now_ms, ..Self::default() };
+        snapshot.version = Some(log.replay(place, None, &mut snapshot)?);
+        snapshot.checkpoint = log.checkpoint();
+        Ok(Some(snapshot))
+    }
+
     /// The version of the next commit.
     ///
     /// # Errors
@@ -197,7 +210,7 @@ impl Snapshot {
 
     /// How long files that were removed stay; `None` where the table says it in a way that is not
     /// understood.
-    fn removed_stay(&self) -> Option<i64> {
+    pub(super) fn removed_stay(&self) -> Option<i64> {
         let given = self.setting("delta.deletedFileRetentionDuration");
         given.map_or(Some(REMOVED_MS), interval_ms)
     }
