@@ -252,6 +252,10 @@ impl Source for KafkaSource {
         Ok(Some(Box::new(NewPartitions { shared, topic, choice, announced: 0 })))
     }
 
+    fn owner_of(&self, split: &str) -> Option<u64> {
+        self.choice.owner(&partition_of(split)?)
+    }
+
     fn describe(&self) -> Option<String> {
         let startup = match &self.settings.startup {
             Startup::Earliest => "from the earliest offsets".into(),
@@ -303,10 +307,15 @@ impl Source for KafkaSource {
 }
 
 impl TopicChoice {
-    /// The split of a partition.
-    fn split(&self, topic: &Topic, (name, partition): &PartitionId) -> Split {
+    /// The owner of a partition, where processes may know others of several topics.
+    fn owner(&self, (name, partition): &PartitionId) -> Option<u64> {
         let owner = (fnv(name.as_bytes()) >> 1).wrapping_add(u64::from(partition.unsigned_abs()));
-        let owner = (!self.is_one()).then_some(owner);
+        (!self.is_one()).then_some(owner)
+    }
+
+    /// The split of a partition.
+    fn split(&self, topic: &Topic, of: &PartitionId) -> Split {
+        let (owner, (name, partition)) = (self.owner(of), of);
         Split { name: topic.named(name).partition(*partition), owner, ..Split::default() }
     }
 }
@@ -334,5 +343,25 @@ impl NewSplits for NewPartitions {
         let new = self.shared.found_since(self.announced);
         self.announced += new.len();
         Ok(new.iter().map(|of| self.choice.split(&self.topic, of)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_split_follows_from_its_name() {
+        let several = TopicChoice::Names(vec!["a".into(), "b-1.c".into()]);
+        for (name, partition) in [("a", 0), ("b-1.c", 7), ("a", i32::MAX)] {
+            let of = (name.to_owned(), partition);
+            assert_eq!(partition_of(&format!("{name}[{partition}]")), Some(of.clone()));
+            assert!(several.owner(&of).is_some());
+            assert_eq!(TopicChoice::Names(vec![name.into()]).owner(&of), None);
+        }
+        assert_ne!(several.owner(&("a".into(), 0)), several.owner(&("a".into(), 1)));
+        for split in ["", "a", "a[", "a[x]", "[1", "a[1]b"] {
+            assert_eq!(partition_of(split), None, "{split}");
+        }
     }
 }

@@ -195,6 +195,14 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The [owner](Split::owner) of a split of this name, also where it is not listed; `None` if
+    /// splits have none. A job that goes on expects a split to be listed by the process that reads
+    /// it, and by no other one.
+    fn owner_of(&self, split: &str) -> Option<u64> {
+        let _ = split;
+        None
+    }
+
     /// For EXPLAIN: what is read, and how; `None` where its name and its options say that.
     fn describe(&self) -> Option<String> {
         None

@@ -259,6 +259,11 @@ impl Scan {
         if self.bounded() { Ok(None) } else { self.source.new_splits(waker) }
     }
 
+    /// The owner of a split of this name, as [`Source::owner_of`].
+    pub(crate) fn owner_of(&self, split: &str) -> Option<u64> {
+        self.source.owner_of(split)
+    }
+
     /// The column of the source that a column behind all steps is, row by row.
     pub(crate) fn read_as(&self, column: usize) -> Option<usize> {
         self.steps.iter().rev().try_fold(column, |column, step| step.passes_on(column))

@@ -95,7 +95,10 @@ pub(crate) struct Share {
 
 impl Share {
     fn has(&self, split: &Split) -> bool {
-        let owner = split.owner.unwrap_or(split.number as u64);
+        self.owns(split.owner.unwrap_or(split.number as u64))
+    }
+
+    fn owns(&self, owner: u64) -> bool {
         self.number.is_some_and(|number| owner % u64::from(self.of) == u64::from(number))
     }
 }
@@ -150,7 +153,9 @@ impl Reader {
         // Each reader counts its own blocks and records.
         let (blocks, backlog) = (Arc::default(), Arc::default());
         let context = ReaderContext { blocks, backlog, ..context };
-        let (from, ended) = places(&infos, saved, |split| share.has(&infos[split]))?;
+        let is_elsewhere =
+            |split: &str| input.owner_of(split).is_some_and(|owner| !share.owns(owner));
+        let (from, ended) = places(&infos, saved, |split| share.has(&infos[split]), is_elsewhere)?;
         let is_left = |flow: &usize| share.has(&infos[*flow]) && !ended.contains_key(flow);
         let pending = (0..infos.len()).filter(is_left).collect();
         let mut reader = Self {

@@ -10,11 +10,13 @@ use crate::error::{ConnectorError, DataflowError};
 /// By split where those are to be read on, and those that were read to their end.
 pub(super) type Places = (BTreeMap<usize, SplitSnapshot>, BTreeMap<usize, SplitSnapshot>);
 
-/// Finds saved splits among those of a table, and takes those of a reader.
+/// Finds saved splits among those of a table, and takes those of a reader. One that is not listed
+/// `is_elsewhere` if another reader alone has to know it.
 pub(super) fn places(
     splits: &[Split],
     saved: &[SplitSnapshot],
     is_own: impl Fn(usize) -> bool,
+    is_elsewhere: impl Fn(&str) -> bool,
 ) -> Result<Places, DataflowError> {
     let place = |saved: &SplitSnapshot| {
         let found = splits.iter().position(|split| split.name == saved.position.split());
@@ -22,6 +24,8 @@ pub(super) fn places(
             Some(number) => Some(Ok((number, saved.clone()))),
             // It was read: whoever took it away need not keep it.
             None if saved.ended => None,
+            // This process has not heard of it yet.
+            None if is_elsewhere(saved.position.split()) => None,
             None => Some(Err(refused(saved.position.split(), "it is not there any more".into()))),
         }
     };

@@ -424,3 +424,29 @@ fn a_split_with_an_owner_is_read_by_that_reader_whatever_else_is_listed() {
     assert_eq!(by_number, [false, true, false, true]);
     assert!(!Share { number: None, of: 2 }.has(&split(1, Some(1))));
 }
+
+/// A process whose broker has not heard of a topic goes on, if another one reads it.
+#[test]
+fn a_saved_split_that_is_not_listed_is_missed_by_its_reader_alone() {
+    let saved = |name: &str, ended: bool| {
+        let position = Position::new("t", 1, name, &[7]);
+        SplitSnapshot { operator: 0, position, greatest: None, ended, readers: 2 }
+    };
+    let splits = [Split { name: "a".into(), owner: Some(0), ..Split::default() }];
+    let all = [saved("a", false), saved("b", false), saved("c", true)];
+    // The owner of 'b' is 1.
+    let placed = |number: Option<u32>, owner: Option<u64>| {
+        let share = Share { number, of: 2 };
+        let is_elsewhere = |_: &str| owner.is_some_and(|owner| !share.owns(owner));
+        let own = |split: usize| share.has(&splits[split]);
+        let places = places(&splits, &all, own, is_elsewhere);
+        places.map(|(open, ended)| [open.len(), ended.len()]).map_err(|error| error.to_string())
+    };
+    assert_eq!(placed(Some(0), Some(1)).unwrap(), [1, 0]);
+    assert_eq!(placed(None, Some(1)).unwrap(), [0, 0]);
+    for [number, owner] in [[Some(1), Some(1)], [Some(0), None], [Some(1), None]] {
+        let error = placed(number, owner.map(u64::from)).unwrap_err();
+        assert!(error.contains("'b'") || error.contains("b:"), "{error}");
+        assert!(error.contains("it is not there any more"), "{error}");
+    }
+}
