@@ -331,6 +331,8 @@ class Session:
         )
         self._functions: dict[str, _millstream.FunctionCounts] = {}
         self._failing: dict[str, _functions.NullOnError] = {}
+        # Functions with a table of the rows that failed.
+        self._kept: set[str] = set()
         _sessions[self._session] = workers or _processors
         _warn_of_workers()
 
@@ -417,7 +419,8 @@ class Session:
         or what annotations say. Its name in SQL has small letters. `volatility` is "immutable" if
         its result depends on the arguments alone, "stable" if it is the same while a query runs,
         else "volatile". With `on_error="null"` an exception does not end the query: the batch is
-        halved until the rows are found that raise one, and these give NULL and are counted.
+        halved until the rows are found that raise one, and these give NULL and are counted. With
+        "bad" the last of them are also in a table `name__bad`, with the reason and the arguments.
         """
 
         def add(
@@ -430,7 +433,17 @@ class Session:
             if isinstance(call, _functions.NullOnError):
                 self._failing[name] = call
 
-        return _functions.function(self, name, returns, args, volatility, on_error, add)
+        def keep(name: str) -> Callable[[str, Sequence[object]], None]:
+            table = f"{name}__bad"
+            if table in self.tables and name not in self._kept:
+                raise UsageError(
+                    f"there is a table '{table}' already", "give the function another name: name='f'"
+                )
+            rows = self._session.add_failed_rows(table, name)
+            self._kept.add(name)
+            return rows.add
+
+        return _functions.function(self, name, returns, args, volatility, on_error, add, keep)
 
     def aggregate(
         self,
@@ -465,7 +478,7 @@ class Session:
     def functions(self) -> dict[str, dict[str, Any]]:
         """Functions and aggregates in Python: calls, rows, seconds, and seconds of waiting for the lock.
 
-        Those with `on_error="null"` also have `failed_rows`.
+        Those with `on_error="null"` or "bad" also have `failed_rows`.
         """
         made = {name: counts.shown() for name, counts in self._functions.items()}
         for name, call in self._failing.items():

@@ -83,16 +83,20 @@ def calls(
 
 
 class NullOnError:
-    """A function whose rows that fail give NULL, found by halves of a batch.
+    """A function whose rows that fail give NULL, found by halves of a batch, and may be kept.
 
     It is called again for the same rows: up to twice as often as there are rows, where all fail.
     """
 
     def __init__(
-        self, call: Callable[[Sequence[object]], pyarrow.Array], returns: pyarrow.DataType
+        self,
+        call: Callable[[Sequence[object]], pyarrow.Array],
+        returns: pyarrow.DataType,
+        keep: Optional[Callable[[str, Sequence[object]], None]] = None,
     ) -> None:
         self._call = call
         self._returns = returns
+        self._keep = keep
         # Rows that gave NULL so. The interpreter's lock is held wherever it is changed.
         self.failed_rows = 0
 
@@ -109,12 +113,15 @@ class NullOnError:
             start, rows = waiting.pop()
             try:
                 made = self._call([array.slice(start, rows) for array in arrays])
-            except Exception:
+            except Exception as error:
                 if rows > 1:
                     half = rows // 2
                     waiting += [(start + half, rows - half), (start, half)]
                     continue
                 self.failed_rows += rows
+                if self._keep is not None and rows == 1:
+                    reason = f"{type(error).__name__}: {error}"
+                    self._keep(reason, [array.slice(start, 1) for array in arrays])
                 made = pyarrow.nulls(rows, self._returns)
             if len(made) != rows:
                 # Parts of wrong lengths could be as long as all together.
@@ -140,10 +147,11 @@ def function(
     volatility: str,
     on_error: str,
     add: Callable[[str, object, str, Callable[..., Any], int], None],
+    keep: Callable[[str], Callable[[str, Sequence[object]], None]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The decorator."""
-    if on_error not in ("raise", "null"):
-        raise UsageError(f"on_error cannot be {on_error!r}", "'raise' or 'null'")
+    """The decorator. `keep` makes the table of the rows that fail."""
+    if on_error not in ("raise", "null", "bad"):
+        raise UsageError(f"on_error cannot be {on_error!r}", "'raise', 'null' or 'bad'")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         made = type_of(session, returns)
@@ -153,8 +161,8 @@ def function(
             types = [type_of(session, given) for given in args]
         called = name or function.__name__
         call: Callable[[Sequence[object]], pyarrow.Array] = calls(function, made)
-        if on_error == "null":
-            call = NullOnError(call, made)
+        if on_error != "raise":
+            call = NullOnError(call, made, keep(called) if on_error == "bad" else None)
             fingerprint = _fingerprint.of((function, on_error))
         else:
             fingerprint = _fingerprint.of(function)

@@ -1,9 +1,10 @@
 import os
-from typing import Any, Callable, Generator, Optional, Union, final
+from typing import Any, Callable, Generator, Optional, Sequence, Union, final
 
 __all__ = [
     "Array",
     "Batches",
+    "FailedRows",
     "FunctionCounts",
     "Job",
     "Relation",
@@ -59,6 +60,7 @@ class Session:
         call: Callable[..., Any],
         fingerprint: int,
     ) -> FunctionCounts: ...
+    def add_failed_rows(self, table: str, function: str) -> FailedRows: ...
     def add_aggregate(
         self,
         name: str,
@@ -126,6 +128,10 @@ class Array:
 @final
 class FunctionCounts:
     def shown(self) -> dict[str, Any]: ...
+
+@final
+class FailedRows:
+    def add(self, reason: str, args: Sequence[object]) -> None: ...
 
 @final
 class Job:

@@ -147,3 +147,67 @@ def test_a_wrong_length_is_not_the_fault_of_a_row(session: ms.Session) -> None:
         session.function(int, args=[int], name="f", on_error="skip")(lambda x: x)
     session.function(int, args=[int], name="short")(lambda x: x)
     assert "failed_rows" not in session.functions["short"], "it was replaced"
+
+
+def test_rows_that_fail_are_in_a_table(session: ms.Session) -> None:
+    @session.function(int, args=[int, "varchar"], on_error="bad")
+    def picky(x: pa.Array, s: pa.Array) -> pa.Array:
+        for value, text in zip(x.to_pylist(), s.to_pylist()):
+            if value % 1000 == 7:
+                raise ValueError(f"not {text}")
+        return x
+
+    assert session.sql("SELECT * FROM picky__bad").fetchall() == []
+    values = list(range(10_000))
+    texts = [None if n % 2000 == 7 else f"row {n}" for n in values]
+    session.register("t", pa.table({"x": values, "s": pa.array(texts, pa.string())}))
+    kept = session.sql("SELECT count(*) FROM t WHERE picky(x, s) IS NOT NULL")
+    assert kept.fetchall() == [(9_990,)]
+    failed = session.sql("SELECT place, reason, text FROM picky__bad")
+    expected = [
+        ("picky", f"ValueError: not {texts[n]}", f"{n},{texts[n] or ''}") for n in values if n % 1000 == 7
+    ]
+    assert sorted(failed.fetchall()) == sorted(expected)
+    assert sorted(failed.fetchall()) == sorted(expected), "they stay"
+    assert session.sql("SELECT count(*), max(text) FROM picky__bad WHERE text LIKE '%,'").fetchall() == [
+        (5, "8007,")
+    ]
+    assert session.functions["picky"]["failed_rows"] == 10
+    assert session.sql("SELECT text FROM picky__bad").bounded
+
+
+def test_the_last_failed_rows_are_kept_and_the_others_are_counted(session: ms.Session) -> None:
+    @session.function(int, on_error="bad")
+    def never(x: pa.Int64Array) -> pa.Array:
+        raise ValueError("x" * 5_000)
+
+    session.register("t", pa.table({"x": list(range(10_500))}))
+    assert session.sql("SELECT count(never(x)) FROM t").fetchall() == [(0,)]
+    rows = session.sql("SELECT place, reason, text FROM never__bad").fetchall()
+    assert len(rows) == 10_001
+    assert [row for row in rows if row[0] == ""] == [("", "500 rows before the next were not kept", "")]
+    assert {len(row[1]) for row in rows if row[0]} == {1_001}, "a long text is cut"
+
+
+def test_a_function_that_is_replaced_begins_without_failed_rows(session: ms.Session) -> None:
+    def fails(x: object) -> object:
+        raise ValueError("no")
+
+    session.register("t", pa.table({"x": [1, 2]}))
+    for _ in range(2):
+        session.function(int, args=[int], name="f", on_error="bad")(fails)
+        assert session.sql("SELECT * FROM f__bad").fetchall() == []
+        assert session.sql("SELECT f(x) FROM t").fetchall() == [(None,), (None,)]
+        assert session.sql("SELECT text FROM f__bad ORDER BY text").fetchall() == [("1",), ("2",)]
+    session.function(int, args=[], name="g", on_error="bad")(lambda: 1 / 0)
+    with pytest.raises(ms.RunError, match="ZeroDivisionError"):
+        session.sql("SELECT g() FROM t").fetchall()
+
+
+def test_a_table_of_the_name_of_the_failed_rows_is_not_replaced(session: ms.Session) -> None:
+    session.register("f__bad", pa.table({"x": [1, 2]}))
+    with pytest.raises(ms.UsageError, match="there is a table 'f__bad' already .give the function"):
+        session.function(int, args=[int], name="f", on_error="bad")(lambda x: x)
+    assert session.sql("SELECT sum(x) FROM f__bad").fetchall() == [(3,)]
+    with pytest.raises(ms.SqlError, match="f"):
+        session.sql("SELECT f(1)")

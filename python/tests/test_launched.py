@@ -162,3 +162,10 @@ s.source("rows", {"n": "bigint"})
 """
     for ended in ranks(tmp_path, [code, code]):
         assert "a table that a program appends to is of one process" in ended.stderr
+    code = """
+import millstream as ms
+s = ms.Session()
+s.function(int, args=[int], name="f", on_error="bad")(lambda x: x)
+"""
+    for ended in ranks(tmp_path, [code, code]):
+        assert "the rows for which a function fails are kept by one process" in ended.stderr

@@ -6,7 +6,7 @@ use arrow::datatypes::SchemaRef;
 use plan::{BatchAggregate, BatchFunction, Diagnostic};
 
 use crate::embedded::tables::{HeldTable, MEMORY, TABLE};
-use crate::embedded::{AppendSource, MemoryTable};
+use crate::embedded::{AppendSource, FailedRows, MemoryTable};
 use crate::error::Error;
 use crate::session::Session;
 
@@ -38,6 +38,17 @@ impl Session {
         let source = AppendSource::new(name, schema, bytes_max);
         self.hold(name, HeldTable::Appended(source.clone()), watermark)?;
         Ok(source)
+    }
+
+    /// Makes a table of the rows that the program puts aside. A table of the same name that was
+    /// made so before is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the name is that of another kind of table, or of a view.
+    pub fn add_failed_rows(&mut self, name: &str) -> Result<FailedRows, Error> {
+        let kept = FailedRows::new();
+        self.hold(name, HeldTable::Failed(kept.clone()), "")?;
+        Ok(kept)
     }
 
     /// Adds a function to those of SQL. One of the same name that was added before is replaced.

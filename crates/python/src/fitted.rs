@@ -124,7 +124,11 @@ fn refused(
         } else {
             let value = array_value_to_string(column, range.start).unwrap_or_default();
             let wants = field.data_type();
-            format!("column '{}': '{}' is not a valid {wants}", field.name(), clipped(&value))
+            format!(
+                "column '{}': '{}' is not a valid {wants}",
+                field.name(),
+                clipped(&value, SHOWN_LETTERS_MAX)
+            )
         };
         reasons.push((range.start, reason));
     }
@@ -150,7 +154,7 @@ fn converted(column: &ArrayRef, wants: &DataType) -> Result<ArrayRef, String> {
 }
 
 /// Columns, with the rows that they have.
-fn batch_of(rows: usize, columns: Vec<ArrayRef>) -> Result<RecordBatch, String> {
+pub(crate) fn batch_of(rows: usize, columns: Vec<ArrayRef>) -> Result<RecordBatch, String> {
     let field = |column: &ArrayRef| Field::new("", column.data_type().clone(), true);
     let schema = arrow::datatypes::Schema::new(columns.iter().map(field).collect::<Vec<_>>());
     let count = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -159,15 +163,16 @@ fn batch_of(rows: usize, columns: Vec<ArrayRef>) -> Result<RecordBatch, String> 
 }
 
 /// The values of a row, as far as they are shown.
-fn text(batch: &RecordBatch, row: usize) -> String {
+pub(crate) fn text(batch: &RecordBatch, row: usize) -> String {
     let value = |column: &ArrayRef| array_value_to_string(column, row).unwrap_or_default();
     let values: Vec<String> =
-        batch.columns().iter().map(|column| clipped(&value(column))).collect();
+        batch.columns().iter().map(|column| clipped(&value(column), SHOWN_LETTERS_MAX)).collect();
     values.join(",")
 }
 
-fn clipped(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_LETTERS_MAX) {
+/// A text, cut behind `letters_max` letters.
+pub(crate) fn clipped(text: &str, letters_max: usize) -> String {
+    match text.char_indices().nth(letters_max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.into(),
     }

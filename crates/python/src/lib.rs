@@ -18,6 +18,7 @@ mod aggregate;
 mod capsules;
 mod checkpoints;
 mod errors;
+mod failed_rows;
 mod fitted;
 mod foreign;
 mod function;
@@ -34,6 +35,8 @@ mod wait;
 /// The module behind `millstream`.
 #[pyo3::pymodule]
 mod _millstream {
+    #[pymodule_export]
+    use crate::failed_rows::PyFailedRows;
     #[pymodule_export]
     use crate::function::PyArray;
     #[pymodule_export]

@@ -17,6 +17,7 @@ use crate::aggregate::PyAggregate;
 use crate::capsules;
 use crate::checkpoints::{JobOptions, SessionJobs};
 use crate::errors::{failed, misused, raised};
+use crate::failed_rows::PyFailedRows;
 use crate::function::{CalledPython, FunctionCounts, PyFunction};
 use crate::ranks::{Ranks, SessionCard};
 use crate::relation::PyRelation;
@@ -234,6 +235,23 @@ impl PySession {
         added.map_err(|error| raised(py, &error, ""))?;
         self.0.describe_as(format!("function '{name}'"), format!("{fingerprint:x}"));
         Ok(PyFunctionCounts(counts))
+    }
+
+    /// Makes a table of the rows for which a function fails.
+    fn add_failed_rows(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        function: String,
+    ) -> PyResult<PyFailedRows> {
+        if self.nodes() > 1 {
+            let message = "the rows for which a function fails are kept by one process";
+            return Err(misused(py, message, "on_error='null' counts them in each"));
+        }
+        let table = table.to_owned();
+        let added = self.0.with(py, move |session| session.add_failed_rows(&table))?;
+        let kept = added.map_err(|error| raised(py, &error, ""))?;
+        Ok(PyFailedRows::new(function, kept))
     }
 
     /// Adds an aggregate. `types` is a schema: its arguments, of which there are `arguments`, the

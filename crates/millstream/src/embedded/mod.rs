@@ -3,11 +3,13 @@
 
 mod appended;
 mod background;
+mod failed_rows;
 mod row_queue;
 pub(crate) mod tables;
 
 pub use appended::{APPENDED_BYTES_MAX, AppendResult, AppendSource};
 pub use background::{RunningJob, StartOptions};
+pub use failed_rows::{FAILED_ROW_BYTES_MAX, FAILED_ROWS_MAX, FailedRows};
 pub use row_queue::{QueuedRows, ROW_QUEUE_BYTES_MAX, RowQueue, TakenRows};
 pub use tables::MemoryTable;
 pub(crate) use tables::MemoryTables;

@@ -12,6 +12,7 @@ use dataflow::sink::Sink;
 use dataflow::source::{Position, ReaderContext, RowsReader, Source, Split, SplitReader};
 
 use crate::embedded::appended::AppendSource;
+use crate::embedded::failed_rows::FailedRows;
 use crate::error::Error;
 
 /// The name of the connector.
@@ -66,6 +67,7 @@ pub(crate) struct MemoryTables(Arc<Mutex<BTreeMap<String, HeldTable>>>);
 pub(crate) enum HeldTable {
     Table(MemoryTable),
     Appended(AppendSource),
+    Failed(FailedRows),
 }
 
 impl HeldTable {
@@ -73,6 +75,7 @@ impl HeldTable {
         match self {
             HeldTable::Table(table) => Arc::clone(&table.schema),
             HeldTable::Appended(source) => Arc::clone(source.schema()),
+            HeldTable::Failed(rows) => Arc::clone(rows.schema()),
         }
     }
 }
@@ -118,6 +121,7 @@ impl Connector for MemoryTables {
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         match self.of(&table.options)? {
             HeldTable::Appended(source) => source.source(projection),
+            HeldTable::Failed(rows) => rows.source(projection),
             HeldTable::Table(held) => {
                 let failed = |error: arrow::error::ArrowError| ConnectorError::Io {
                     place: format!("table '{}'", table.name),
