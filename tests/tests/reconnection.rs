@@ -4,6 +4,8 @@
 #[path = "../../crates/verbs-sim/tests/second/mod.rs"]
 mod second;
 
+mod pooled;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +41,18 @@ fn connections_that_carry_nothing_are_not_made_for_ever() {
     plays_well("dead", "seed=5,fail_every=1");
 }
 
+#[test]
+fn tables_of_a_memory_server_are_whole_over_a_device_that_takes_every_liberty() {
+    for seed in 6..=8 {
+        plays_well("pool", &format!("seed={seed},in_order={}", seed % 2));
+    }
+}
+
+#[test]
+fn statements_over_a_memory_server_have_their_rows_or_name_it_when_queue_pairs_break() {
+    plays_well("pool breaks", "seed=9,fail_every=3000");
+}
+
 /// Not a test of its own: the parts of the others.
 #[test]
 fn second_process() {
@@ -46,6 +60,8 @@ fn second_process() {
         Err(_) => {}
         Ok("breaks") => breaks(),
         Ok("ends") => ends("SET millstream.reconnect = '0 s';", "the connection ended"),
+        Ok("pool") => pooled::whole(),
+        Ok("pool breaks") => pooled::breaks(),
         Ok("dead") => ends("SET millstream.reconnect = '1 s';", "no other connection"),
         Ok(part) => panic!("there is no part {part}"),
     }
