@@ -333,4 +333,7 @@ fn without_a_server_each_command_says_so() {
         let none = pool.command(&[&["pool"], command].concat()).output().unwrap();
         assert_fails(&none, 1, "no memory server answers at");
     }
+    let no_port = ["pool", "ls", "--pool", "127.0.0.1"];
+    let no_port = command(&pool.dir, &no_port).output().unwrap();
+    assert_fails(&no_port, 1, "the port is missing, as in 127.0.0.1:7740");
 }

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{PoolOptions, locked, unexpected};
 use crate::FabricKind;
 use crate::pairs::machine;
+use crate::pool::MEMORY_SERVER_PORT;
 
 /// Within this time a server answers, or it is gone.
 const ANSWER: Duration = Duration::from_secs(4);
@@ -322,6 +323,9 @@ fn choose(asked: FabricKind, welcome: &Welcome, host: &str) -> Result<FabricKind
 
 /// The addresses of a name: the first, and others.
 fn resolve(address: &str) -> Result<(SocketAddr, Vec<SocketAddr>), String> {
+    if !address.contains(':') {
+        return Err(format!("the port is missing, as in {address}:{MEMORY_SERVER_PORT}"));
+    }
     let mut all = address.to_socket_addrs().map_err(|error| error.to_string())?;
     let first = all.next().ok_or("there is no such host")?;
     Ok((first, all.collect()))
