@@ -13,7 +13,9 @@ what="the tests of the Python package"
 
 python_environment
 
-# Some tests need packages that are large or cannot be had: then they are skipped, and counted.
+# Some tests need packages that are large or cannot be had: then they are skipped, and counted. A test
+# that is skipped for anything else fails: python/tests/conftest.py.
+MILLSTREAM_MAY_MISS=
 for optional in notebooks ray; do
   wanted=python/requirements-$optional.txt
   installed=$environment/$optional.txt
@@ -22,9 +24,16 @@ for optional in notebooks ray; do
       cp "$wanted" "$installed"
     else
       say "the tests of $optional do not run: pip cannot install $wanted"
+      MILLSTREAM_MAY_MISS+=" jupyter_client $(sed -n 's/==.*//p' "$wanted" | tr '\n' ' ')"
     fi
   fi
 done
+
+if ! command -v mpirun.openmpi >/dev/null; then
+  say "the tests of mpirun do not run: there is no mpirun.openmpi (on Debian: openmpi-bin)"
+  MILLSTREAM_MAY_MISS+=" mpirun"
+fi
+export MILLSTREAM_MAY_MISS
 
 # The memory servers of the tests are processes of the command.
 build_millstream
@@ -40,7 +49,7 @@ say "tests"
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 code=0
-"$python" -m pytest -p no:cacheprovider -rP -q "$root/python/tests" "$@" 2>&1 | tee "$said" || code=$?
+"$python" -m pytest -p no:cacheprovider -rPs -q "$root/python/tests" "$@" 2>&1 | tee "$said" || code=$?
 # The last line, as `1 failed, 8 passed in 2.00s`, is printed in the form of cargo's tests, which are summed.
 count() { tail -n 1 "$said" | grep -oP "[0-9]+(?= $1)" || echo 0; }
 result=ok

@@ -7,6 +7,10 @@
         r = s.sql("SELECT city, count(*) AS n FROM 'flights.parquet' "
                   "JOIN airports ON origin = code GROUP BY city")
         print(pl.DataFrame(r))
+
+In the examples of its methods `s` is such a session with one worker, and has a table `t` of the rows
+('a', 1), ('b', 2) and ('a', 3), with the columns `k` and `x`; `ms`, `pa` and `pc` are this package,
+pyarrow and its functions.
 """
 
 from __future__ import annotations
@@ -142,23 +146,39 @@ class Batch:
         return self._rows.__arrow_c_schema__()
 
     def arrow(self) -> pyarrow.Table:
-        """The rows as a table of pyarrow."""
+        """The rows as a table of pyarrow.
+
+        >>> s.sql("SELECT k, x FROM t").collect().arrow()["x"].to_pylist()
+        [1, 2, 3]
+        """
         import pyarrow
 
         return pyarrow.table(self._rows)
 
     def polars(self) -> polars.DataFrame:
-        """The rows as a data frame of Polars."""
+        """The rows as a data frame of Polars.
+
+        >>> s.sql("SELECT k, x FROM t").collect().polars().shape
+        (3, 2)
+        """
         import polars
 
         return polars.DataFrame(self._rows)
 
     def pandas(self) -> pandas.DataFrame:
-        """The rows as a data frame of pandas."""
+        """The rows as a data frame of pandas.
+
+        >>> s.sql("SELECT k, x FROM t").collect().pandas()["x"].sum().item()
+        6
+        """
         return self.arrow().to_pandas()
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """The rows as tuples."""
+        """The rows as tuples.
+
+        >>> s.sql("SELECT k, x FROM t").collect().fetchall()
+        [('a', 1), ('b', 2), ('a', 3)]
+        """
         return self._rows.fetchall()
 
     def _repr_html_(self) -> str:
@@ -183,7 +203,12 @@ class Batches:
         return Batch(next(self._batches))
 
     def next_within(self, timeout: float) -> Optional[Batch]:
-        """The next batch, or `None` at the end; `TimeoutError` if it does not come in time."""
+        """The next batch, or `None` at the end; `TimeoutError` if it does not come in time.
+
+        >>> with s.sql("SELECT x FROM t").batches() as batches:
+        ...     batches.next_within(60.0).num_rows
+        3
+        """
         rows = self._batches.next_within(timeout)
         return None if rows is None else Batch(rows)
 
@@ -193,7 +218,11 @@ class Batches:
         return self._batches.progress
 
     def close(self) -> None:
-        """Drops the query."""
+        """Drops the query.
+
+        >>> batches = s.sql("SELECT x FROM t").batches()
+        >>> batches.close()
+        """
         self._batches.close()
 
     def __enter__(self) -> Batches:
@@ -232,13 +261,19 @@ class Relation:
         return self._relation.types
 
     def explain(self, format: str = "text") -> str:
-        """How it would run, as "text", "json" or "dot"."""
+        """How it would run, as "text", "json" or "dot".
+
+        >>> s.sql("SELECT sum(x) FROM t").explain("json")[0]
+        '{'
+        """
         return self._relation.explain(format)
 
     def plot(self, x: str, *y: str, kind: str = "line") -> Plot:
         """As `collect`, as a picture: columns `y` over column `x`, all others if none is named.
 
         `kind` is "line" or "bar". A notebook shows it; `save(path)` writes the SVG.
+
+        >>> s.sql("SELECT x, x * x AS y FROM t").plot("x", "y").save("squares.svg")
         """
         from ._plot import Plot
 
@@ -249,35 +284,70 @@ class Relation:
 
         After Ctrl-C a query whose inputs do not end gives the rows so far; others raise
         `Interrupted`.
+
+        >>> batch = s.sql("SELECT sum(x) AS total FROM t").collect()
+        >>> batch.num_rows, batch.columns
+        (1, ['total'])
         """
         return Batch(self._relation.collect())
 
     def arrow(self) -> pyarrow.Table:
-        """As `collect`, as a table of pyarrow."""
+        """As `collect`, as a table of pyarrow.
+
+        >>> s.sql("SELECT sum(x) AS total FROM t").arrow().to_pydict()
+        {'total': [6]}
+        """
         return self.collect().arrow()
 
     def polars(self) -> polars.DataFrame:
-        """As `collect`, as a data frame of Polars."""
+        """As `collect`, as a data frame of Polars.
+
+        >>> s.sql("SELECT sum(x) AS total FROM t").polars().item()
+        6
+        """
         return self.collect().polars()
 
     def pandas(self) -> pandas.DataFrame:
-        """As `collect`, as a data frame of pandas."""
+        """As `collect`, as a data frame of pandas.
+
+        >>> list(s.sql("SELECT sum(x) AS total FROM t").pandas().columns)
+        ['total']
+        """
         return self.collect().pandas()
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """As `collect`, as tuples."""
+        """As `collect`, as tuples.
+
+        >>> s.sql("SELECT k, sum(x) FROM t GROUP BY k ORDER BY k").fetchall()
+        [('a', 4), ('b', 2)]
+        """
         return self.collect().fetchall()
 
     def batches(self) -> Batches:
-        """Runs it, and gives rows as they come. A slow reader holds the query back."""
+        """Runs it, and gives rows as they come. A slow reader holds the query back.
+
+        >>> with s.sql("SELECT x FROM t WHERE x > 1").batches() as batches:
+        ...     sum(batch.num_rows for batch in batches)
+        2
+        """
         return Batches(self._relation.batches())
 
     def run(self, timeout: Optional[float] = None) -> dict[str, Any]:
-        """Runs statements that give no rows to their end, and gives a report."""
+        """Runs statements that give no rows to their end, and gives a report.
+
+        >>> report = s.sql("INSERT INTO 'odd.csv' SELECT x FROM t WHERE x % 2 = 1").run()
+        >>> report["rows_in"], open("odd.csv").read().split()
+        (3, ['x', '1', '3'])
+        """
         return self._relation.run(timeout)
 
     def start(self) -> Job:
-        """Starts statements that give no rows, in the background."""
+        """Starts statements that give no rows, in the background.
+
+        >>> job = s.sql("INSERT INTO 'all.csv' SELECT k, x FROM t").start()
+        >>> job.wait(60.0)["rows_in"], job.done
+        (3, True)
+        """
         return self._relation.start()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -304,6 +374,10 @@ class Session:
     name, by `job` or by that of `sql`. `pool` are the addresses of memory servers.
 
     Under `mpirun` or `srun` each process is a node of the jobs, and all make the same calls.
+
+    >>> with ms.Session(workers=2, settings={"millstream.batch_rows": 1024}) as session:
+    ...     session.sql("SELECT 1 AS one").fetchall()
+    [(1,)]
     """
 
     def __init__(
@@ -352,6 +426,9 @@ class Session:
         `resume` is the checkpoint from which they do: "latest", "none" to begin anew, its number,
         or the name of one that is kept. `evolve` lets the statements or functions be others than
         those that were saved, and `take_over` ends a run of the job that may be alive elsewhere.
+
+        >>> s.sql("SELECT k, sum(x) AS x FROM t GROUP BY k ORDER BY k").fetchall()
+        [('a', 4), ('b', 2)]
         """
         return Relation(
             self._session.sql(
@@ -373,13 +450,21 @@ class Session:
         return self._session.nodes
 
     def explain(self, text: str, format: str = "text") -> str:
-        """How SQL would run."""
+        """How SQL would run.
+
+        >>> "scan" in s.explain("SELECT count(*) FROM t").lower()
+        True
+        """
         return self.sql(text).explain(format)
 
     def register(self, name: str, table: object) -> None:
         """Makes a table of anything with `__arrow_c_stream__`, which is read whole now.
 
         Its buffers are used where they are. A table that was registered before is replaced.
+
+        >>> s.register("cities", pa.table({"code": ["JFK"], "city": ["New York"]}))
+        >>> s.sql("SELECT city FROM cities").fetchall()
+        [('New York',)]
         """
         self._session.register(name, table)
 
@@ -399,6 +484,12 @@ class Session:
         "timestamp(3)", or of pyarrow. `event_time` names the column of event time, and `delay`
         how much later than others a row may come: "5 s". A value that its column cannot have ends
         `append` if `on_bad` is "fail"; with "skip" its row is left out, counted, and in `name__bad`.
+
+        >>> clicks = s.source("clicks", {"ts": "timestamp(3)", "n": "bigint"}, event_time="ts")
+        >>> clicks.append(pa.table({"ts": ["2024-05-06 07:08:09"], "n": [5]}))
+        >>> clicks.close()
+        >>> s.sql("SELECT n FROM clicks").fetchall()
+        [(5,)]
         """
         schema = columns if hasattr(columns, "__arrow_c_schema__") else _schema(self, columns)
         watermark = _watermark(event_time, delay)
@@ -421,6 +512,12 @@ class Session:
         else "volatile". With `on_error="null"` an exception does not end the query: the batch is
         halved until the rows are found that raise one, and these give NULL and are counted. With
         "bad" the last of them are also in a table `name__bad`, with the reason and the arguments.
+
+        >>> @s.function(pa.int64())
+        ... def twice(x: pa.Int64Array) -> pa.Array:
+        ...     return pc.multiply(x, 2)
+        >>> s.sql("SELECT twice(x) FROM t").fetchall()
+        [(2,), (4,), (6,)]
         """
 
         def add(
@@ -459,6 +556,19 @@ class Session:
         `start()` gives that of no rows. `update(state, x, …)` gets arrays of pyarrow, with the rows
         of one group in a batch, and gives the state with them. `merge(state, other)` gives that of
         both, and `value(state)` the result. Types are as for `function`.
+
+        >>> @s.aggregate(int, state={"product": int})
+        ... class product:
+        ...     def start(self):
+        ...         return 1
+        ...     def update(self, state, x: pa.Int64Array):
+        ...         return state[0] * pc.product(x).as_py()
+        ...     def merge(self, state, other):
+        ...         return state[0] * other[0]
+        ...     def value(self, state):
+        ...         return state[0]
+        >>> s.sql("SELECT product(x) FROM t").fetchall()
+        [(6,)]
         """
 
         def add(
@@ -486,7 +596,10 @@ class Session:
         return made
 
     def set(self, key: str, value: object) -> None:
-        """Changes a setting, as `SET` does."""
+        """Changes a setting, as `SET` does.
+
+        >>> s.set("millstream.batch_rows", 1024)
+        """
         self._session.set(key, value)
 
     @property
@@ -500,7 +613,13 @@ class Session:
         return self._session.closed
 
     def close(self) -> None:
-        """Drops the jobs that run, and ends the session."""
+        """Drops the jobs that run, and ends the session.
+
+        >>> session = ms.Session(workers=1)
+        >>> session.close()
+        >>> session.closed
+        True
+        """
         self._session.close()
 
     def __enter__(self) -> Session:

@@ -27,8 +27,8 @@ class SqlError(Error):
 
     def __init__(self, message: str, diagnostics: Sequence[Diagnostic] = ()) -> None:
         super().__init__(message)
-        self.diagnostics = list(diagnostics)
-        self.hint = self.diagnostics[0].hint if self.diagnostics else None
+        self.diagnostics: list[Diagnostic] = list(diagnostics)
+        self.hint: Optional[str] = self.diagnostics[0].hint if self.diagnostics else None
 
 
 class _EngineError(Error):
@@ -43,11 +43,11 @@ class _EngineError(Error):
         line: Optional[int] = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.details = list(details)
-        self.statement = statement
-        self.line = line
+        self.message: str = message
+        self.hint: Optional[str] = hint
+        self.details: list[str] = list(details)
+        self.statement: Optional[str] = statement
+        self.line: Optional[int] = line
 
 
 class UsageError(_EngineError, ValueError):

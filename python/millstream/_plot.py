@@ -53,7 +53,12 @@ class Plot:
         self._ys = [[_number(row[column], name) for row in rows] for column, name in zip(at, names)]
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes the SVG into a file."""
+        """Writes the SVG into a file.
+
+        >>> s.sql("SELECT x FROM t").plot("x", "x", kind="bar").save("bars.svg")
+        >>> open("bars.svg").read().startswith("<svg")
+        True
+        """
         with open(path, "w", encoding="utf-8") as file:
             file.write(self._repr_svg_())
 
@@ -61,6 +66,10 @@ class Plot:
         """The same values as a chart of Altair, which is not installed with this package.
 
         Its columns are `x`, `y` and `series`, the name of the column that `y` is of.
+
+        >>> chart = s.sql("SELECT x FROM t").plot("x", "x").altair()
+        >>> chart.to_dict()["mark"]["type"]
+        'line'
         """
         import altair
 

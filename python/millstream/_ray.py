@@ -34,6 +34,12 @@ def on_ray(
 
     On several machines the processes meet in a directory that all see, `rendezvous`. Nodes know each
     other there by `certs`, or `insecure` says that the network is trusted.
+
+    >>> def main():
+    ...     with ms.Session(workers=1) as session:
+    ...         return session.nodes, session.sql("SELECT count(*) FROM (VALUES (1))").fetchall()
+    >>> ms.on_ray(main, nodes=2)
+    (2, [(1,)])
     """
     if nodes < 1:
         raise UsageError(f"{nodes} nodes cannot run", "on_ray(main, nodes=4)")

@@ -1,4 +1,8 @@
+import importlib
+import os
 from collections.abc import Iterator
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
@@ -9,3 +13,23 @@ import millstream as ms
 def session() -> Iterator[ms.Session]:
     with ms.Session(workers=2) as made:
         yield made
+
+
+def missing(what: str, reason: str) -> NoReturn:
+    """Skips a test that needs what is not there.
+
+    `scripts/test-python.sh` says in MILLSTREAM_MAY_MISS which things it could not get; others have to
+    be there. Tests that are run by hand are skipped.
+    """
+    may_miss = os.environ.get("MILLSTREAM_MAY_MISS")
+    if may_miss is None or what in may_miss.split():
+        pytest.skip(reason, allow_module_level=True)
+    pytest.fail(f"{reason}: {what} is needed here", pytrace=False)
+
+
+def needed(package: str) -> ModuleType:
+    """The package, which may be missing."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        missing(package.partition(".")[0], f"there is no package {package}")

@@ -5,10 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import needed
 
 import millstream as ms
 
-pytest.importorskip("altair")
+needed("altair")
 
 DAYS = [datetime.date(2024, 1, day) for day in (1, 2, 3)]
 DATA = {

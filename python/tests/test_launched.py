@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import missing
 
 # Each process makes the same table and the same function; process 0 has the rows.
 JOB = """
@@ -95,7 +96,7 @@ def ranks(
 def mpirun() -> list[str]:
     found = shutil.which("mpirun.openmpi")
     if found is None:
-        pytest.skip("there is no mpirun.openmpi")
+        missing("mpirun", "there is no mpirun.openmpi")
     # It refuses root, and more processes than cores, unless asked.
     root = ["--allow-run-as-root"] if os.getuid() == 0 else []
     return [found, "--oversubscribe", "--bind-to", "none", *root]

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
+from conftest import needed
 
 import millstream as ms
 from millstream import _display, _magic
@@ -141,8 +142,8 @@ def outputs(cell: Any) -> list[object]:
 
 @pytest.mark.parametrize("name", ["flights", "stream"])
 def test_the_notebooks_of_the_documentation(name: str, tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    nbclient = needed("nbclient")
+    needed("ipykernel")
     import nbformat
 
     stored = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
@@ -172,8 +173,8 @@ LIVE = [
 
 
 def test_the_display_of_a_job_follows_it() -> None:
-    pytest.importorskip("ipykernel")
-    manager_of = pytest.importorskip("jupyter_client.manager")
+    needed("ipykernel")
+    manager_of = needed("jupyter_client.manager")
     manager, client = manager_of.start_new_kernel(kernel_name="python3")
     heard: list[dict[str, Any]] = []
     try:
@@ -198,8 +199,8 @@ def test_the_display_of_a_job_follows_it() -> None:
 
 
 def test_errors_of_cells_show_the_place_and_no_traceback(tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    nbclient = needed("nbclient")
+    needed("ipykernel")
     from nbformat import v4
 
     notebook = v4.new_notebook(cells=[v4.new_code_cell(LIVE[0]), v4.new_code_cell("%%sql\nSELEC 1")])
@@ -213,8 +214,8 @@ def test_errors_of_cells_show_the_place_and_no_traceback(tmp_path: Path) -> None
 
 
 def test_an_interrupt_gives_the_notebook_back() -> None:
-    pytest.importorskip("ipykernel")
-    manager_of = pytest.importorskip("jupyter_client.manager")
+    needed("ipykernel")
+    manager_of = needed("jupyter_client.manager")
     manager, client = manager_of.start_new_kernel(kernel_name="python3")
     try:
         setup = "import millstream as ms; s = ms.Session(workers=1)\n" + (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from conftest import missing
 
 import millstream as ms
 
@@ -39,7 +40,7 @@ class Server:
 def server() -> Iterator[Server]:
     command = os.environ.get("MILLSTREAM", shutil.which("millstream"))
     if not command:
-        pytest.skip("there is no command `millstream`: MILLSTREAM names it")
+        missing("millstream", "there is no command `millstream`: MILLSTREAM names it")
     made = Server(command)
     try:
         yield made

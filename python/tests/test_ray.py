@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from conftest import needed
 
 import millstream as ms
 
-ray = pytest.importorskip("ray")
+ray = needed("ray")
 
 
 @pytest.fixture(scope="module", autouse=True)
