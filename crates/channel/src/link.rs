@@ -25,6 +25,7 @@ mod receive;
 mod renew;
 mod statement;
 mod stats;
+mod submit;
 mod writer;
 
 use std::collections::VecDeque;
@@ -288,9 +289,7 @@ impl Link {
 
     /// Tells the peer of everything published, and starts it.
     pub fn flush(&mut self) {
-        self.post_again();
-        self.flushing = true;
-        self.ring_doorbells();
+        self.gather();
         self.submit();
     }
 
@@ -300,6 +299,13 @@ impl Link {
     /// [`LinkError::Protocol`] or [`LinkError::Disconnected`], now and ever after; what arrived
     /// before can still be [received](Self::recv).
     pub fn poll(&mut self) -> Result<bool, LinkError> {
+        let polled = self.progress();
+        self.submit();
+        polled
+    }
+
+    /// Makes progress and starts nothing.
+    fn progress(&mut self) -> Result<bool, LinkError> {
         let mut completions = std::mem::take(&mut self.completions);
         self.endpoint.poll(&mut completions);
         self.stats.completions += completions.len() as u64;
@@ -318,7 +324,6 @@ impl Link {
         self.post_again();
         self.post_recvs();
         self.ring_doorbells();
-        self.submit();
         self.failed().map(|()| progress)
     }
 
@@ -553,12 +558,6 @@ impl Link {
             self.endpoint.post_recvs(self.recvs_used);
             self.recvs_used = 0;
             self.unsubmitted = true;
-        }
-    }
-
-    fn submit(&mut self) {
-        if std::mem::take(&mut self.unsubmitted) {
-            self.endpoint.submit();
         }
     }
 }

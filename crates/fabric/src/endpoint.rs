@@ -228,6 +228,12 @@ pub trait Endpoint: Send {
     /// Starts what was posted since the last call: one doorbell, one system call.
     fn submit(&mut self);
 
+    /// Hands what was posted to the connection, where other endpoints share it, and starts nothing.
+    /// A thread that has posted on several endpoints calls this on all of them before it calls
+    /// [`submit`](Self::submit) on all: the first `submit` of a connection then starts what is
+    /// there for all of its endpoints, by one system call.
+    fn gather(&mut self) {}
+
     /// Makes progress and appends what happened to `out`; returns how many were appended.
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize;
 

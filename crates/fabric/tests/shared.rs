@@ -524,3 +524,42 @@ fn a_simulated_link_that_is_closed_disturbs_no_other() {
         assert_eq!(lost.budget().ops, 0, "seed {seed}: the peer of a closed link knows");
     }
 }
+
+#[test]
+fn what_was_gathered_on_several_links_starts_with_one_of_them() {
+    let net = SimNet::new(SimOptions::default());
+    let fabrics = [0, 1]
+        .map(|node| -> Arc<dyn Fabric> { SharedFabric::new(net.fabric(node), by_threes(), None) });
+    let mut links = [(0, 3), (0, 4), (0, 5)].map(|(local, remote)| {
+        let here = fabrics[0].offer(LinkId { local, remote }).expect("an offer");
+        let there = fabrics[1].offer(LinkId { local: remote, remote: local }).expect("an offer");
+        let (of_here, of_there) = (here.address(), there.address());
+        [here.connect(&of_there).expect("connects"), there.connect(&of_here).expect("connects")]
+    });
+    let received = |links: &mut [[Box<dyn Endpoint>; 2]; 3]| {
+        net.settle();
+        let mut seen = vec![];
+        for [_, there] in links.iter_mut() {
+            there.poll(&mut seen);
+        }
+        seen.into_iter().filter(|one| matches!(one, Completion::Recv { .. })).count()
+    };
+    for [here, there] in &mut links {
+        there.post_recvs(2);
+        there.submit();
+        net.settle();
+        here.poll(&mut vec![]);
+    }
+    for round in 0..2 {
+        for [here, _] in &mut links {
+            here.poll(&mut vec![]);
+            here.send(b"hello", OpId(round)).expect("the peer has a receive");
+            here.gather();
+        }
+        assert_eq!(received(&mut links), 0, "gathered, and not started");
+        links[round as usize][0].submit();
+        assert_eq!(received(&mut links), 3);
+        links.iter_mut().for_each(|[here, _]| here.submit());
+        assert_eq!(received(&mut links), 0, "nothing was left");
+    }
+}

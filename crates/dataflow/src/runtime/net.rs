@@ -8,6 +8,7 @@
 //! frame of one query never blocks another for good.
 
 mod blocked;
+mod flush;
 mod in_flight;
 mod path;
 mod peer;
@@ -148,6 +149,7 @@ impl Net {
                 Err(source) => self.part(worker, peer, source)?,
             }
         }
+        self.submit();
         moved |= self.take_link_events()?;
         moved |= self.in_flight().is_some_and(|mut in_flight| in_flight.poll());
         if moved {
@@ -218,13 +220,6 @@ impl Net {
         self.any_moved.notify();
     }
 
-    /// Starts what was sent since the last call.
-    pub(crate) fn flush(&self) {
-        for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
-            peer.path.flush();
-        }
-    }
-
     /// Whether something was handed over or taken within the process since the last call: then
     /// another worker of it may have something to do.
     pub(crate) fn take_exchanged(&self) -> bool {
@@ -264,15 +259,6 @@ impl Net {
     /// Adds rows that an operator has sent to other processes.
     pub(crate) fn count_sent(&self, operator: u32, rows: usize, bytes: usize) {
         self.metrics.count_sent(operator, rows, bytes);
-    }
-
-    /// Takes the links away, for the next statement: indexed by worker, without those that are away
-    /// or have ended. The peers may still wait to hear that their last frames have come: an
-    /// endpoint says so at the poll behind the one that has taken them.
-    pub(crate) fn take_links(&self) -> Vec<Option<Link>> {
-        let polled = |peer: &Peer| (0..2).all(|_| peer.path.poll().is_ok());
-        let whole = |peer: &&Peer| !peer.gone.get() && polled(peer);
-        self.peers.iter().map(|peer| peer.as_ref().filter(whole)?.path.take()).collect()
     }
 
     /// Ends all paths.

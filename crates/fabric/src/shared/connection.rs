@@ -186,13 +186,14 @@ impl SharedConnection {
         }
     }
 
-    /// Polls and prepares to sleep on the line's descriptor. `park` is asked whether the caller can
-    /// sleep, when everything that has come so far was delivered. A caller that may wait calls
+    /// Polls, if asked to, and prepares to sleep on the line's descriptor. `park` is asked whether
+    /// the caller can sleep, when everything that came until it last polled was delivered; what
+    /// came since makes the line ready, or its descriptor readable. A caller that may wait calls
     /// [`SharedConnection::unparked`] later, unless the event descriptor of its port has woken it.
-    pub(super) fn arm(&self, park: impl FnOnce() -> bool) -> Armed {
+    pub(super) fn arm(&self, poll: bool, park: impl FnOnce() -> bool) -> Armed {
         let armed = {
             let mut core = self.lock();
-            core.progress(self, true);
+            core.progress(self, poll);
             let armed = core.arm();
             if armed != Some(Armed::Ready) && park() {
                 self.sleepers.fetch_add(1, Ordering::Relaxed);

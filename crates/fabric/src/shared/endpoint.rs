@@ -368,8 +368,15 @@ impl Endpoint for SharedEndpoint {
     }
 
     fn submit(&mut self) {
-        if self.open && self.hand_over() {
+        // What was gathered may have been started with what another endpoint had posted.
+        if self.open && (self.hand_over() || self.port.due.load(Ordering::Relaxed)) {
             self.connection.serve(false);
+        }
+    }
+
+    fn gather(&mut self) {
+        if self.open {
+            self.hand_over();
         }
     }
 
@@ -398,8 +405,9 @@ impl Endpoint for SharedEndpoint {
         let Ok(event_fd) = self.port.event_fd().map(EventFd::raw) else { return Armed::Ready };
         self.armed = true;
         if self.connection.spins() {
+            let polls = self.drives();
             let port = &self.port;
-            return match self.connection.arm(|| port.park()) {
+            return match self.connection.arm(polls, || port.park()) {
                 Armed::Fd(line) => self.sleep_on(line).map_or(Armed::Ready, Armed::Fd),
                 other => other,
             };

@@ -56,7 +56,7 @@ impl Network {
         let mut ready = false;
         let mut asleep = Vec::with_capacity(connections.len());
         for connection in &connections {
-            match connection.arm(|| true) {
+            match connection.arm(true, || true) {
                 Armed::Ready => {
                     ready = true;
                     continue;

@@ -28,20 +28,33 @@ impl Path {
         Path::Link(Box::new(Joint { link: RefCell::new(Some(link)), payload_max }))
     }
 
-    /// Makes progress. True when anything happened.
+    /// Makes progress; what that posts starts at the next [`Path::submit`]. True when anything
+    /// happened.
     pub(super) fn poll(&self) -> Result<bool, LinkError> {
         match self {
-            Path::Link(joint) => joint.link.borrow_mut().as_mut().map_or(Ok(false), Link::poll),
+            Path::Link(joint) => {
+                joint.link.borrow_mut().as_mut().map_or(Ok(false), Link::poll_gathered)
+            }
             Path::Queue(end) => end.poll(),
         }
     }
 
-    /// Starts what was sent.
-    pub(super) fn flush(&self) {
+    /// Tells the peer of what was sent, which starts at the next [`Path::submit`].
+    pub(super) fn gather(&self) {
+        self.with_link(Link::gather);
+    }
+
+    /// Starts what was posted.
+    pub(super) fn submit(&self) {
+        self.with_link(Link::submit);
+    }
+
+    /// Does something with the link, if it is here.
+    fn with_link(&self, act: impl FnOnce(&mut Link)) {
         if let Path::Link(joint) = self
             && let Some(link) = &mut *joint.link.borrow_mut()
         {
-            link.flush();
+            act(link);
         }
     }
 
@@ -102,7 +115,7 @@ impl Path {
 
     pub(super) fn close(&self) {
         match self {
-            Path::Link(joint) => joint.link.borrow_mut().iter_mut().for_each(Link::close),
+            Path::Link(_) => self.with_link(Link::close),
             Path::Queue(end) => end.close(),
         }
     }
