@@ -63,6 +63,7 @@ impl SuiteReport {
                     "pool_blocks": figures.pool_blocks,
                     "pool_bytes": figures.pool_bytes,
                     "gathered_rows": figures.gathered,
+                    "gathered_bytes": figures.gathered_bytes,
                     "spilled_bytes": figures.total.spilled_bytes,
                 }),
                 Err(why) => json!({ "query": outcome.query.name, "error": why }),

@@ -143,8 +143,11 @@ pub struct QueryFigures {
     pub total: Counters,
     /// Rows that the scans read in the last run, with those that a join's build let them skip.
     pub scanned: u64,
-    /// Rows that were sent to one worker, by a sink or by an operator that one worker runs.
+    /// Rows that other workers sent to one worker in the last run: for a sink of one writer, and
+    /// for operators of which one worker takes all rows.
     pub gathered: u64,
+    /// Bytes of those of them that came from other processes.
+    pub gathered_bytes: u64,
     /// Blocks of the pool that were read in the last run, and their bytes.
     pub pool_blocks: u64,
     /// Bytes of these blocks.
@@ -164,12 +167,12 @@ impl QueryFigures {
         self.busy.push(Duration::from_nanos(report.total.cpu_ns));
         self.total = report.total;
         self.result = result;
-        let sinks = script.jobs().last().into_iter().flat_map(|job| job.sinks());
-        let rows = |(at, _): (usize, &str)| -> u64 {
-            let each = report.workers.iter().filter_map(|worker| worker.operators.get(at));
-            each.map(|operator| operator.rows_in).sum()
-        };
-        self.gathered = sinks.map(rows).sum();
+        let gathering = script.jobs().last().into_iter().flat_map(|job| job.gathering());
+        let gathered: Vec<_> = gathering
+            .flat_map(|at| report.workers.iter().filter_map(move |of| of.operators.get(at)))
+            .collect();
+        self.gathered = gathered.iter().map(|of| of.rows_sent + of.local_rows).sum();
+        self.gathered_bytes = gathered.iter().map(|of| of.row_bytes_sent).sum();
         let operators = report.workers.iter().flat_map(|worker| &worker.operators);
         let pool = operators.clone().map(|of| [of.pool_blocks, of.pool_bytes]);
         [self.pool_blocks, self.pool_bytes] =

@@ -206,6 +206,14 @@ fn rows_are_written_as_powers_of_ten_too() {
     assert_eq!((&found[0]["rows"], &found[0]["keys"]), (&100_000.into(), &2_000.into()));
 }
 
+/// Beside rows of the result, one worker gets less than a hundredth of the rows that are scanned.
+fn assert_few_are_gathered(query: &Value) {
+    let number = |key: &str| query[key].as_u64().unwrap();
+    let (gathered, bytes) = (number("gathered_rows"), number("gathered_bytes"));
+    assert!(gathered <= number("rows").max(number("scanned_rows") / 100), "{query}");
+    assert_eq!(gathered > 0, bytes > 0, "{query}");
+}
+
 #[test]
 fn suites_are_right_by_answers_of_another_engine() {
     for (suite, queries) in [("tpch", 22), ("ssb", 13), ("tpcc", 3)] {
@@ -214,6 +222,7 @@ fn suites_are_right_by_answers_of_another_engine() {
         assert_eq!(found.len(), queries + 1, "each query, and their sum");
         for query in &found[..queries] {
             assert!(query["seconds"]["median"].as_f64().unwrap() > 0.0, "{query}");
+            assert_few_are_gathered(query);
         }
         let sum = &found[queries];
         assert_eq!((&sum["right"], &sum["checked_against"]), (&queries.into(), &"DuckDB".into()));

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use cluster::Control;
+use dataflow::job::{Operator, Strategy};
 use fabric::clock::MonotonicClock;
 use plan::{Analyzed, CalledFunction, Explain, ExplainFormat, Planned, Ran, Stage, Workers};
 
@@ -198,6 +199,17 @@ impl Job {
         let operators = self.job.operators.iter().enumerate();
         let sinks = operators.filter(|(_, operator)| operator.spec().sink().is_some());
         sinks.map(|(at, operator)| (at, operator.name.as_str()))
+    }
+
+    /// The operators of which one worker takes all rows of an input, by their places among
+    /// [`Job::operators`]: sinks of one writer, sorts, limits, and parts that one worker runs.
+    pub fn gathering(&self) -> impl Iterator<Item = usize> {
+        let gathers = |operator: &Operator| {
+            let strategy = |input| operator.spec().strategy(input, self.workers.total().max(2));
+            (0..operator.inputs.len()).any(|input| strategy(input) == Strategy::Gather)
+        };
+        let operators = self.job.operators.iter().enumerate();
+        operators.filter(move |(_, operator)| gathers(operator)).map(|(at, _)| at)
     }
 
     /// How long its sinks were waited for.
