@@ -1,6 +1,7 @@
 //! `EXPLAIN ANALYZE`: the plan with what the workers did when it ran.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, StringArray};
 use arrow::datatypes::SchemaRef;
@@ -30,7 +31,8 @@ impl Explain {
                 let (modes, met) = (self.modes_text(ran), self.exchanges_text(ran));
                 let rows = self.estimates_text(ran);
                 let called = functions_text(ran);
-                format!("{plan}\n{ran_text}{rows}{modes}{met}{called}")
+                let enough = workers_enough_text(ran);
+                format!("{plan}\n{ran_text}{rows}{modes}{met}{called}{enough}")
             }
             ExplainFormat::Json => {
                 let mut json = self.json();
@@ -40,6 +42,9 @@ impl Explain {
                 json["ran"]["shuffles"] = shuffles;
                 if !ran.functions.is_empty() {
                     json["ran"]["functions"] = functions_json(ran);
+                }
+                if let Some(enough) = workers_enough(ran) {
+                    json["ran"]["workers_enough_for_functions"] = enough.into();
                 }
                 format!("{json:#}\n")
             }
@@ -82,6 +87,9 @@ impl Explain {
     }
 }
 
+/// Workers that wait for functions for less than this part of their time are not too many: a tenth.
+const WAITS_SHOWN_MIN: u128 = 10;
+
 /// A line for each function of the program that was called.
 fn functions_text(ran: &Ran) -> String {
     let called = ran.functions.iter().filter(|of| of.usage.calls > 0);
@@ -95,6 +103,34 @@ fn functions_text(ran: &Ran) -> String {
         )
     };
     called.map(line).collect()
+}
+
+/// How many workers would be as fast as all of a process, whose functions run one at a time: those
+/// that keep the lock of the functions taken. `None` if the workers hardly waited for it.
+fn workers_enough(ran: &Ran) -> Option<u64> {
+    let sum = |of: fn(&FunctionUsage) -> Duration| -> u128 {
+        ran.functions.iter().map(|called| of(&called.usage).as_nanos()).sum()
+    };
+    let (in_functions, waited) = (sum(|of| of.ran), sum(|of| of.waited));
+    // The functions are counted in this process, which is the first.
+    let node = ran.workers.iter().map(|of| of.node).min()?;
+    let workers = ran.workers.iter().filter(|of| of.node == node);
+    let (count, busy) = workers
+        .fold((0, 0), |(count, busy), of| (count + 1, busy + u128::from(of.counters.busy_ns)));
+    if in_functions == 0 || waited * WAITS_SHOWN_MIN < busy {
+        return None;
+    }
+    // Each worker works for so long in all, while one at a time is in a function.
+    let worked = busy.saturating_sub(waited).max(in_functions);
+    let enough = u64::try_from(worked.div_ceil(in_functions)).unwrap_or(u64::MAX);
+    (enough < count).then_some(enough)
+}
+
+fn workers_enough_text(ran: &Ran) -> String {
+    let Some(enough) = workers_enough(ran) else { return String::new() };
+    let node = ran.workers.iter().map(|of| of.node).min();
+    let count = ran.workers.iter().filter(|of| Some(of.node) == node).count();
+    format!("  {enough} of {count} workers would be enough: one at a time calls these functions\n")
 }
 
 fn functions_json(ran: &Ran) -> Value {
@@ -165,5 +201,65 @@ impl SinkWriter for Discard {
 
     fn commit(self: Box<Self>) -> Result<(), ConnectorError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dataflow::metrics::{Counters, WorkerCounters};
+
+    use super::*;
+
+    /// A run of workers that were busy for `busy` seconds each, `of` on each of two nodes, whose
+    /// functions ran and waited for so many seconds in all.
+    fn ran(of: u32, busy: u64, functions: &[(u64, u64)]) -> Ran {
+        let worker = |worker: u32| WorkerCounters {
+            node: worker / of,
+            worker,
+            counters: Counters { busy_ns: busy * 1_000_000_000, ..Counters::default() },
+            operators: vec![],
+        };
+        let called = |&(ran, waited): &(u64, u64)| CalledFunction {
+            name: "f".into(),
+            usage: FunctionUsage {
+                calls: 1,
+                rows: 1,
+                ran: Duration::from_secs(ran),
+                waited: Duration::from_secs(waited),
+            },
+        };
+        Ran {
+            elapsed: Duration::from_secs(busy),
+            clock_ms: None,
+            workers: (0..2 * of).map(worker).collect(),
+            joined: vec![],
+            functions: functions.iter().map(called).collect(),
+        }
+    }
+
+    #[test]
+    fn fewer_workers_are_enough_where_one_at_a_time_calls_functions() {
+        // Of 40 s of 4 workers 20 are waits, and the others are half in functions.
+        let run = ran(4, 10, &[(10, 20)]);
+        assert_eq!(workers_enough(&run), Some(2));
+        let message = "  2 of 4 workers would be enough: one at a time calls these functions\n";
+        assert_eq!(workers_enough_text(&run), message);
+        // Two functions have one lock.
+        assert_eq!(workers_enough(&ran(4, 10, &[(4, 12), (6, 8)])), Some(2));
+        // All is in functions.
+        assert_eq!(workers_enough(&ran(4, 10, &[(10, 30)])), Some(1));
+        // A part of a worker is a worker.
+        assert_eq!(workers_enough(&ran(4, 10, &[(10, 19)])), Some(3));
+    }
+
+    #[test]
+    fn nothing_is_said_of_workers_that_hardly_wait() {
+        for functions in [&[][..], &[(0, 0)], &[(10, 0)], &[(10, 3)], &[(5, 5)], &[(10, 5)]] {
+            let run = ran(4, 10, functions);
+            assert_eq!((workers_enough(&run), workers_enough_text(&run)), (None, String::new()));
+        }
+        assert_eq!(workers_enough(&ran(1, 10, &[(8, 2)])), None, "there is one");
+        let none = Ran { workers: vec![], ..ran(4, 10, &[(10, 20)]) };
+        assert_eq!(workers_enough(&none), None);
     }
 }
