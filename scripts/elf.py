@@ -25,6 +25,7 @@ class Library:
             self._sections.append((of, offset, length, link, info, entry))
         self.needed, self.paths = self._dynamic()
         self.versions = self._versions()
+        self.unversioned = self._unversioned()
 
     def _of(self, kind: int) -> tuple[int, int, int, int, int, int] | None:
         return next((section for section in self._sections if section[0] == kind), None)
@@ -68,4 +69,19 @@ class Library:
             number = struct.unpack_from("<H", self._bytes, versym[1] + 2 * at)[0] & 0x7FFF
             if number in names:
                 made[names[number]].append(self._text(symbols[3], name))
+        return made
+
+    def _unversioned(self) -> list[str]:
+        """The symbols that it needs of whoever has them: without one it cannot be loaded, or not be called."""
+        versym, symbols = self._of(_VERSYM), self._of(_DYNSYM)
+        if versym is None or symbols is None:
+            return []
+        made = []
+        # The first one stands for none.
+        for at in range(1, symbols[2] // 24):
+            name, info, _, section = struct.unpack_from("<IBBH", self._bytes, symbols[1] + 24 * at)
+            number = struct.unpack_from("<H", self._bytes, versym[1] + 2 * at)[0] & 0x7FFF
+            is_weak = info >> 4 == 2
+            if section == 0 and number < 2 and not is_weak:
+                made.append(self._text(symbols[3], name))
         return made

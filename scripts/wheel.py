@@ -5,9 +5,9 @@ A wheel is an archive of the package, of the library that cargo has built, and o
 them. maturin would have cargo build the one package by itself, whose dependencies then have fewer
 features: DataFusion would be compiled a second time.
 
-The library is checked as auditwheel does: it may need the libraries that every Linux has, and nothing
-of a glibc newer than GLIBC (`2.28`), where that is given. The name of the wheel says which glibc it
-needs.
+The library is checked as auditwheel does: it may need the libraries that every Linux has, nothing of
+a glibc newer than GLIBC (`2.28`), where that is given, and else the interpreter alone. The name of the
+wheel says which glibc it needs.
 """
 
 import base64
@@ -47,6 +47,11 @@ def glibc(library: Library, newest: int | None) -> int:
     foreign = sorted(set(library.needed) - LIBRARIES)
     if foreign or library.paths:
         sys.exit(f"the library needs {foreign} and looks in {library.paths}: not every Linux has them")
+    # Those of the interpreter have no version. A symbol that the glibc for which the library was linked does
+    # not have would be another such one, and missed only where it is called.
+    unknown = [name for name in library.unversioned if not name.startswith(("Py", "_Py"))]
+    if unknown:
+        sys.exit(f"the library needs symbols that nobody has: {', '.join(sorted(unknown))}")
     versions = {}
     for version, symbols in library.versions.items():
         family, _, number = version.partition("_")

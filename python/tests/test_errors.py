@@ -1,0 +1,78 @@
+"""Messages of errors that no other test reads."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import millstream as ms
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.sql("SELECT 1").plot("x", kind="pie"), "there is no plot 'pie' .'line' or 'bar'"),
+        (lambda s: s.sql("SELECT 1 AS one").plot("x"), "there is no column 'x' .one"),
+        (lambda s: s.sql("SELECT 1 AS one").plot("one"), "0 columns cannot be drawn .1 to 7 can"),
+        (lambda s: s.source("a", {"n": "int"}, delay="5 s"), "a delay needs a column of event time"),
+        (lambda s: s.sql("SELECT 1").run(), "this is a query, and nobody would have its rows"),
+        (lambda s: s.source("a", pa.int64()), "a schema, and not a single type"),
+        (lambda s: s.sql("SELECT 1; SELECT 2"), "the text has 2 queries that give rows"),
+        (lambda s: s.sql("SELECT 1", job="j"), "this session keeps no checkpoints"),
+        (lambda s: ms.Session(job="j"), "a job has a name where it has a state"),
+    ],
+)
+def test_a_call_that_cannot_be_done(
+    session: ms.Session, call: Callable[[ms.Session], object], message: str
+) -> None:
+    with pytest.raises(ms.UsageError, match=message) as caught:
+        call(session)
+    assert caught.value.hint, "it says what can be done"
+    assert session.sql("SELECT 1").fetchall() == [(1,)]
+
+
+def test_more_points_than_a_picture_has(session: ms.Session) -> None:
+    session.register("t", pa.table({"x": list(range(10_001))}))
+    with pytest.raises(ms.UsageError, match="10,001 rows are more than can be told apart"):
+        session.sql("SELECT x, x AS y FROM t").plot("x")
+
+
+def test_a_function_of_any_number_of_arguments(session: ms.Session) -> None:
+    def first_of(*x: pa.Int64Array) -> pa.Array:
+        return x[0]
+
+    with pytest.raises(ms.UsageError, match="argument 'x' stands for any number .give the types"):
+        session.function(int)(first_of)
+    session.function(int, args=[int, int])(first_of)
+    assert session.sql("SELECT first_of(7, 8)").fetchall() == [(7,)]
+
+
+def test_waits_that_end(session: ms.Session) -> None:
+    session.source("none", {"n": "bigint"})
+    with session.sql("SELECT n FROM none").batches() as batches:
+        with pytest.raises(TimeoutError, match="no batch has come in time"):
+            batches.next_within(0.01)
+    source = session.source("full", {"n": "bigint"}, max_bytes=1)
+    source.append(pa.table({"n": [1]}))
+    with pytest.raises(TimeoutError, match="no query has taken the rows before"):
+        source.append(pa.table({"n": [2]}), timeout=0.01)
+    with pytest.raises(ValueError, match="timeout = -1: "):
+        source.append(pa.table({"n": [2]}), timeout=-1)
+
+
+def test_a_job_that_goes_on(session: ms.Session, tmp_path: Path) -> None:
+    session.source("none", {"n": "bigint"})
+    job = session.sql(f"INSERT INTO '{tmp_path}/rows.csv' SELECT n FROM none").start()
+    with pytest.raises(TimeoutError, match="the job still runs"):
+        job.wait(0.01)
+    job.abort()
+    with pytest.raises(ms.Interrupted):
+        job.wait(60.0)
+
+
+def test_ray_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ms.UsageError, match="ray is not installed .pip install ray"):
+        ms.on_ray(lambda: None, nodes=1)
