@@ -122,9 +122,10 @@ impl Blob for ObjectBlob {
         let task = self.store.io.spawn(async move {
             let fetch = |range| blob.get(range);
             let got = coalesce_ranges(&asked, fetch, OBJECT_STORE_COALESCE_DEFAULT);
-            let got = match tokio::time::timeout(FETCH_MAX, got).await {
+            let longest = blob.store.retry_timeout.saturating_add(FETCH_MAX);
+            let got = match tokio::time::timeout(longest, got).await {
                 Ok(got) => got.map_err(|error| blob.store.error_at(&place, &error)),
-                Err(_) => Err(silent(&place)),
+                Err(_) => Err(silent(&place, longest)),
             };
             done.send(got).await;
         });
@@ -153,7 +154,7 @@ async fn pass_on(blob: &ObjectBlob, sender: &ByteQueueSender) -> Result<(), Conn
     let mut pieces = answer.map_err(|error| store.error_at(&place, &error))?.into_stream();
     loop {
         match tokio::time::timeout(SILENCE_MAX, pieces.try_next()).await {
-            Err(_) => return Err(silent(&place)),
+            Err(_) => return Err(silent(&place, SILENCE_MAX)),
             Ok(Err(error)) => return Err(store.error_at(&place, &error)),
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(piece))) => {

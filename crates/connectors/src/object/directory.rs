@@ -272,14 +272,15 @@ impl ObjectDirectory {
         names: &[String],
         request: impl Fn(Arc<dyn ObjectStore>, Path, usize) -> F,
     ) -> Result<(), ConnectorError> {
+        let longest = self.store.retry_timeout.saturating_add(COPY_MAX);
         let mut requests = Vec::with_capacity(names.len());
         for (at, name) in names.iter().enumerate() {
             let (store, place) = (self.store.clone(), self.place(name));
             let asked = request(Arc::clone(&store.store), self.location(name)?, at);
             requests.push(async move {
-                match tokio::time::timeout(COPY_MAX, asked).await {
+                match tokio::time::timeout(longest, asked).await {
                     Ok(answer) => answer.map_err(|error| store.staged_error(&place, &error)),
-                    Err(_) => Err(silent(&place)),
+                    Err(_) => Err(silent(&place, longest)),
                 }
             });
         }

@@ -23,7 +23,9 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
-use object_store::{ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig};
+use object_store::{
+    BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig,
+};
 use reqwest::Url;
 
 use crate::options::{OptionReader, refuse};
@@ -42,6 +44,9 @@ pub(crate) use upload::Upload;
 
 /// How long the other end may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest pause before a request is tried again.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// How long it may be silent within an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -102,6 +107,12 @@ pub(crate) struct ObjectStoreClient {
     secrets: Arc<Vec<String>>,
     /// Whether it can tell what is in it.
     lists: bool,
+    /// How long a request is tried again.
+    retry_timeout: Duration,
+}
+
+fn retry_timeout(options: OptionReader<'_>) -> Result<Duration, ConnectorError> {
+    retry_timeout_ns(options).map(Duration::from_nanos)
 }
 
 /// A URL cut into its store and the path in it, which may be a pattern.
@@ -128,7 +139,8 @@ pub(crate) fn open(
         }
     };
     let lists = scheme.starts_with("s3");
-    Ok((ObjectStoreClient { io, store, base, secrets: Arc::new(secrets), lists }, path))
+    let (secrets, retry_timeout) = (Arc::new(secrets), retry_timeout(options)?);
+    Ok((ObjectStoreClient { io, store, base, secrets, lists, retry_timeout }, path))
 }
 
 fn s3(
@@ -163,7 +175,7 @@ fn s3(
     let store = builder
         .with_client_options(client_options(plain))
         .with_http_connector(Careful { leaves: false })
-        .with_retry(retry(options)?)
+        .with_retry(retry(retry_timeout(options)?))
         .build()
         .map_err(|error| refuse("path", chain(&error), None))?;
     Ok(Arc::new(store))
@@ -202,7 +214,7 @@ fn web(
         .with_url(host.as_str())
         .with_client_options(client_options(plain))
         .with_http_connector(Careful { leaves: true })
-        .with_retry(retry(options)?)
+        .with_retry(retry(retry_timeout(options)?))
         .build()
         .map_err(|error| refuse("path", chain(&error), hint()))?;
     let mut base = format!("{}://{}", host.scheme(), host.host_str().unwrap_or_default());
@@ -252,9 +264,11 @@ impl HttpConnector for Careful {
     }
 }
 
-fn retry(options: OptionReader<'_>) -> Result<RetryConfig, ConnectorError> {
-    let retry_timeout = Duration::from_nanos(retry_timeout_ns(options)?);
-    Ok(RetryConfig { retry_timeout, ..RetryConfig::default() })
+/// A request is tried again, with growing pauses, for `retry_timeout`, however often that is: the
+/// library would give up after ten times, which are some seconds.
+fn retry(retry_timeout: Duration) -> RetryConfig {
+    let backoff = BackoffConfig { max_backoff: PAUSE_MAX, ..BackoffConfig::default() };
+    RetryConfig { max_retries: usize::MAX, retry_timeout, backoff }
 }
 
 impl ObjectStoreClient {
@@ -270,10 +284,12 @@ impl ObjectStoreClient {
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<T, ConnectorError> {
         let (store, place) = (self.clone(), place.to_owned());
+        // It may be tried again until then, and once more.
+        let longest = self.retry_timeout.saturating_add(SILENCE_MAX);
         self.io.wait(async move {
-            match tokio::time::timeout(SILENCE_MAX, request).await {
+            match tokio::time::timeout(longest, request).await {
                 Ok(answer) => answer.map_err(|error| store.error_at(&place, &error)),
-                Err(_) => Err(silent(&place)),
+                Err(_) => Err(silent(&place, longest)),
             }
         })
     }
@@ -332,10 +348,10 @@ fn written(
     Err(refuse("path", "a web server cannot be written to", hint))
 }
 
-fn silent(place: &str) -> ConnectorError {
+fn silent(place: &str, longest: Duration) -> ConnectorError {
     ConnectorError::Io {
         place: place.to_owned(),
-        message: format!("no answer within {} s", SILENCE_MAX.as_secs()),
+        message: format!("no answer within {} s", longest.as_secs()),
         hint: None,
     }
 }

@@ -259,3 +259,16 @@ fn many_small_objects_of_a_single_one_are_merged() {
     sink.sweep(RunId { job: 7, generation: 4 }, &[]).unwrap();
     assert_eq!(keys(&store, "/bucket/").1, 3);
 }
+
+/// The client of the store would give up after ten times, which are some seconds.
+#[test]
+fn a_store_that_is_away_is_asked_again_as_long_as_the_table_says() {
+    let store = S3::start();
+    let sink = sink(&store, "s3://bucket/away/", &[("retry.timeout", "10 min"), ("format", "csv")]);
+    let mut writer = sink.open(&WriterContext::of(0)).unwrap();
+    writer.write(&numbers(0, 1)).unwrap();
+    store.state.lock().unwrap().refusals = 12;
+    writer.commit().unwrap();
+    assert_eq!(store.state.lock().unwrap().refusals, 0);
+    assert_eq!(keys(&store, "/bucket/away/").0.len(), 1);
+}

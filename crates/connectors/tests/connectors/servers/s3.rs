@@ -36,6 +36,8 @@ pub struct StoreState {
     pub log: Vec<String>,
     /// Whether it passes over the conditions of puts, as some stores do.
     pub takes_all: bool,
+    /// How many requests it refuses, as a store does that is overloaded.
+    pub refusals: usize,
     /// The beginnings of the paths of objects that were written long ago.
     pub old: Vec<String>,
     versions: u64,
@@ -102,6 +104,10 @@ async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -
     let mut state = state.lock().unwrap();
     let range = parts.headers.get("range").and_then(|range| range.to_str().ok()).unwrap_or("");
     state.log.push(format!("{} {path} {range}", parts.method).trim_end().to_owned());
+    if state.refusals > 0 {
+        state.refusals -= 1;
+        return respond(StatusCode::SERVICE_UNAVAILABLE, "");
+    }
     let signed = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
     let known = signed.is_some_and(|value| value.contains(&format!("Credential={KEY}/")));
     if !known && !path.starts_with("/public/") {
