@@ -31,7 +31,7 @@ use fabric::Clock;
 use state::epoch::{Ended, Helper, Presence, Progress, Tag, Verdict};
 use state::{GroupColumns, Partitioner};
 
-use self::content::{Chunk, Content, Cut, Staged};
+use self::content::{Chunk, Content, Cut, ReceivedChunk, Staged};
 use self::deltas::Deltas;
 use self::groups::MergedGroups;
 use self::rows::MergedRows;
@@ -128,7 +128,7 @@ impl Merge {
         helper.acknowledge(epoch).map_err(|e| e.to_string())?;
         if helper.uncommitted() < before {
             let kept = helpers.iter().flat_map(Helper::chunks);
-            self.kept_bytes.set(kept.map(|chunk| chunk.load.size()).sum());
+            self.kept_bytes.set(kept.map(Chunk::size).sum());
             self.acknowledged.notify();
         }
         Ok(())
@@ -155,7 +155,7 @@ impl Merge {
         let mut delta_bytes = 0;
         for leader in member.net().peers() {
             let chunks = std::mem::take(&mut chunks[leader as usize]);
-            let bytes: usize = chunks.iter().map(|chunk| chunk.load.size()).sum();
+            let bytes: usize = chunks.iter().map(Chunk::size).sum();
             delta_bytes += bytes as u64;
             self.kept_bytes.set(self.kept_bytes.get() + bytes);
             let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
@@ -222,7 +222,7 @@ impl Merge {
     /// Takes a part of an epoch; with the last one the epoch is merged.
     fn take(&self, member: &impl Member, tag: &Tag, message: Message) -> Result<(), DataflowError> {
         let (from, Message { envelope, load }) = (tag.helper, message);
-        let chunk = Chunk { port: envelope.port, load };
+        let chunk = ReceivedChunk { port: envelope.port, load };
         let verdict = member.leader().0.borrow_mut().accept(tag);
         match verdict {
             Verdict::Stage => {

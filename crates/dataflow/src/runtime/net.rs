@@ -15,6 +15,7 @@ mod peer;
 mod send_windows;
 
 use std::cell::{Cell, RefCell, RefMut};
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -400,22 +401,19 @@ impl Net {
         Ok(())
     }
 
-    /// Sends rows in one frame, in parts if they do not fit one slot; or hands them over.
+    /// Sends some rows to a worker of another process, in one frame, or in parts if they do not fit
+    /// one slot.
     ///
     /// # Errors
     /// When a column's type cannot travel.
-    pub(crate) async fn send_chunk(
+    pub(crate) async fn send_picked(
         &self,
         to: u32,
         envelope: Envelope,
-        batch: &RecordBatch,
+        picks: &Picks,
+        rows: Range<usize>,
     ) -> Result<(), DataflowError> {
-        if self.is_beside(to) {
-            self.hand(to, envelope, || Load::of_rows(batch)).await;
-            return Ok(());
-        }
-        let picks = Picks::of(batch.clone());
-        let layout = RowsLayout::of(&picks, 0..batch.num_rows(), &[])?;
+        let layout = RowsLayout::of(picks, rows, &[])?;
         self.send_layout(to, envelope, &layout).await;
         self.metrics.count_sent(envelope.operator, layout.rows(), layout.len());
         Ok(())
@@ -463,7 +461,7 @@ impl Net {
     }
 
     /// Hands something to a worker of this process, waiting for room.
-    async fn hand(&self, to: u32, envelope: Envelope, load: impl Fn() -> Load) {
+    pub(crate) async fn hand(&self, to: u32, envelope: Envelope, load: impl Fn() -> Load) {
         let peer = self.peer(to);
         self.insist(peer, envelope.operator, || self.try_give(peer, Class::Data, envelope, &load))
             .await;

@@ -1,6 +1,8 @@
 //! What an epoch brings of others: groups, or rows.
 
-use arrow::record_batch::RecordBatch;
+use std::ops::Range;
+use std::rc::Rc;
+
 use bytes::Bytes;
 use state::GroupColumns;
 use state::epoch::Ended;
@@ -9,6 +11,7 @@ use super::super::{Member, Outgoing};
 use super::groups::MergedGroups;
 use super::rows::MergedRows;
 use crate::error::DataflowError;
+use crate::rows::wire::Picks;
 use crate::runtime::frame::Envelope;
 use crate::runtime::local_exchange::Load;
 
@@ -23,8 +26,26 @@ pub(super) enum Content {
 pub(super) struct Chunk {
     /// The input that it is of.
     pub(super) port: u32,
-    /// Encoded groups; or rows, which are encoded when they are sent.
-    pub(super) load: Load,
+    pub(super) body: ChunkBody,
+}
+
+/// What a chunk carries.
+#[derive(Debug, Clone)]
+pub(super) enum ChunkBody {
+    /// Encoded groups; rows for a worker of this process; or what has come.
+    Load(Load),
+    /// Rows for a worker of another process, which lie where they were kept until they are written
+    /// into a slot.
+    Picked(PickedRows),
+}
+
+/// Some of the rows that were kept for a leader.
+#[derive(Debug, Clone)]
+pub(super) struct PickedRows {
+    pub(super) picks: Rc<Picks>,
+    pub(super) rows: Range<usize>,
+    /// Bytes of their payload.
+    pub(super) bytes: usize,
 }
 
 impl Default for Chunk {
@@ -37,11 +58,24 @@ impl Default for Chunk {
 impl Chunk {
     /// Of the first input.
     pub(super) fn encoded(payload: Bytes) -> Self {
-        Self { port: 0, load: Load::Own(payload) }
+        Self::of(0, Load::Own(payload))
+    }
+
+    /// Of an input.
+    pub(super) fn of(port: u32, load: Load) -> Self {
+        Self { port, body: ChunkBody::Load(load) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.load.size() == 0 && !matches!(self.load, Load::Rows { .. })
+        matches!(&self.body, ChunkBody::Load(load) if is_nothing(load))
+    }
+
+    /// Bytes of its payload, or of its rows.
+    pub(super) fn size(&self) -> usize {
+        match &self.body {
+            ChunkBody::Load(load) => load.size(),
+            ChunkBody::Picked(picked) => picked.bytes,
+        }
     }
 }
 
@@ -93,15 +127,18 @@ impl Content {
         envelope: Envelope,
         chunk: &Chunk,
     ) -> Result<(), DataflowError> {
-        match (self, &chunk.load) {
-            (Content::Rows(_), Load::Rows { batch, .. }) => {
-                member.net().send_chunk(to, envelope, batch).await
+        match &chunk.body {
+            ChunkBody::Picked(PickedRows { picks, rows, .. }) => {
+                return member.net().send_picked(to, envelope, picks, rows.clone()).await;
             }
-            (_, load) => {
-                member.net().send_payload(to, envelope, &load.clone().bytes()).await;
-                Ok(())
+            ChunkBody::Load(load @ Load::Rows { .. }) => {
+                member.net().hand(to, envelope, || load.clone()).await;
+            }
+            ChunkBody::Load(Load::Slot(payload) | Load::Own(payload)) => {
+                member.net().send_payload(to, envelope, payload).await;
             }
         }
+        Ok(())
     }
 
     /// Merges a chunk of a helper, whose epoch is complete.
@@ -110,12 +147,14 @@ impl Content {
         member: &impl Member,
         from: u32,
         envelope: &Envelope,
-        chunk: Chunk,
+        ReceivedChunk { port, load }: ReceivedChunk,
     ) -> Result<(), DataflowError> {
         match self {
-            Content::Groups(_) => member.take_groups(from, &chunk.load.bytes()),
-            Content::Rows(_) if chunk.is_empty() => Ok(()),
-            Content::Rows(rows) => rows.merge(member, from, envelope.colour, chunk),
+            Content::Groups(_) => member.take_groups(from, &load.bytes()),
+            Content::Rows(_) if is_nothing(&load) => Ok(()),
+            Content::Rows(rows) => {
+                rows.merge(member, from, envelope.colour, ReceivedChunk { port, load })
+            }
         }
     }
 
@@ -150,16 +189,29 @@ impl Content {
     }
 }
 
+/// A chunk of a helper.
+#[derive(Debug, Clone)]
+pub(super) struct ReceivedChunk {
+    /// The input that it is of.
+    pub(super) port: u32,
+    pub(super) load: Load,
+}
+
+/// Whether there are neither groups nor rows.
+fn is_nothing(load: &Load) -> bool {
+    load.len() == 0 && !matches!(load, Load::Rows { .. })
+}
+
 /// By helper the chunks of an epoch that is not complete.
 pub(super) struct Staged {
-    chunks: Vec<Vec<Chunk>>,
+    chunks: Vec<Vec<ReceivedChunk>>,
     /// Bytes of all of them, their places in the lists included.
     bytes: usize,
 }
 
 /// Bytes of a chunk in a list; its payload may be empty.
-fn staged_bytes(chunk: &Chunk) -> usize {
-    size_of::<Chunk>() + chunk.load.size()
+fn staged_bytes(chunk: &ReceivedChunk) -> usize {
+    size_of::<ReceivedChunk>() + chunk.load.size()
 }
 
 impl Staged {
@@ -168,13 +220,13 @@ impl Staged {
     }
 
     /// Adds a chunk, which must not hold slots of the ring while it waits.
-    pub(super) fn push(&mut self, helper: u32, Chunk { port, load }: Chunk) {
-        let chunk = Chunk { port, load: load.detached() };
+    pub(super) fn push(&mut self, helper: u32, ReceivedChunk { port, load }: ReceivedChunk) {
+        let chunk = ReceivedChunk { port, load: load.detached() };
         self.bytes += staged_bytes(&chunk);
         self.chunks[helper as usize].push(chunk);
     }
 
-    pub(super) fn take(&mut self, helper: u32) -> Vec<Chunk> {
+    pub(super) fn take(&mut self, helper: u32) -> Vec<ReceivedChunk> {
         let chunks = std::mem::take(&mut self.chunks[helper as usize]);
         self.bytes -= chunks.iter().map(staged_bytes).sum::<usize>();
         chunks
@@ -183,9 +235,4 @@ impl Staged {
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
-}
-
-/// Rows of a batch as a chunk of an input.
-pub(super) fn chunk_of(port: u32, batch: &RecordBatch) -> Chunk {
-    Chunk { port, load: Load::of_rows(batch) }
 }

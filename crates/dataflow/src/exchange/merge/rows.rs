@@ -13,12 +13,13 @@
 //! [`MergedRows::length`] bytes: rows do not combine, and a longer epoch would only take memory.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Ended, HeldRows, RowsOfLeader};
 
 use super::super::{Arrival, Member, Outgoing, Partition, Port};
-use super::content::{Chunk, Cut, chunk_of};
+use super::content::{Chunk, ChunkBody, Cut, PickedRows, ReceivedChunk};
 use crate::error::DataflowError;
 use crate::rows::windows::by_window;
 use crate::rows::wire::{Cutter, Decoder, Picks, bytes_of, take_rows};
@@ -31,7 +32,7 @@ use crate::runtime::place::WorkerContext;
 const KEPT_PART: usize = 16;
 /// Bytes of a batch beside its rows, for each column and once.
 const ARRAY_BYTES: usize = 128;
-/// Rows of so many slots are put together before they are cut into chunks.
+/// Rows of so many slots are cut into chunks together.
 const GATHERED_SLOTS: usize = 4;
 
 /// Rows that others lead, until the epoch ends.
@@ -168,34 +169,37 @@ impl MergedRows {
                 together.add_all(batch);
                 if bytes >= GATHERED_SLOTS * room {
                     let together = std::mem::take(&mut together);
-                    self.cut_up(member, (leader, port), &together, &mut chunks)?;
+                    self.cut_up(member, (leader, port), together, &mut chunks)?;
                     bytes = 0;
                 }
             }
-            self.cut_up(member, (leader, port), &together, &mut chunks)?;
+            self.cut_up(member, (leader, port), together, &mut chunks)?;
         }
         Ok(chunks)
     }
 
-    /// Puts batches of an input together, and cuts them into chunks for a leader.
+    /// Cuts batches of an input into chunks for a leader: where they lie, or put together for one
+    /// of this process, to whom they are handed over.
     fn cut_up(
         &self,
         member: &impl Member,
         (leader, port): (u32, u32),
-        together: &Picks,
+        together: Picks,
         chunks: &mut Vec<Chunk>,
     ) -> Result<(), DataflowError> {
-        let Some(whole) = together.batch()? else { return Ok(()) };
         if member.net().is_beside(leader) {
-            chunks.push(chunk_of(port, &whole));
+            let whole = together.batch()?;
+            chunks.extend(whole.map(|whole| Chunk::of(port, Load::of_rows(&whole))));
             return Ok(());
         }
         let cutter = &self.ports[port as usize].cutter;
-        let mut done = 0;
-        while done < whole.num_rows() {
-            let rows = cutter.cut(together, done, member.net().payload_max(leader))?.rows();
-            chunks.push(chunk_of(port, &whole.slice(done, rows)));
-            done += rows;
+        let (picks, mut done) = (Rc::new(together), 0);
+        while done < picks.rows() {
+            let layout = cutter.cut(&picks, done, member.net().payload_max(leader))?;
+            let (rows, bytes) = (done..done + layout.rows(), layout.len());
+            done = rows.end;
+            let body = ChunkBody::Picked(PickedRows { picks: picks.clone(), rows, bytes });
+            chunks.push(Chunk { port, body });
         }
         Ok(())
     }
@@ -206,7 +210,7 @@ impl MergedRows {
         member: &impl Member,
         from: u32,
         colour: Colour,
-        Chunk { port, load }: Chunk,
+        ReceivedChunk { port, load }: ReceivedChunk,
     ) -> Result<(), DataflowError> {
         let malformed = |detail| DataflowError::Frame { worker: from, detail };
         let of = self.ports.get(port as usize);
