@@ -158,7 +158,7 @@ pub trait Connector: Send + Sync {
     /// # Errors
     /// When the table cannot be read, or may need them.
     fn vacuum(&self, table: &TableDef, how: Vacuum) -> Result<Arc<dyn Source>, ConnectorError> {
-        let (_, _) = (table, how);
+        let _ = (table, how);
         Err(ConnectorError::Option {
             key: "connector".into(),
             message: format!("tables of '{}' have no versions whose files could go", self.name()),
