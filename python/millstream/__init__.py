@@ -8,9 +8,9 @@
                   "JOIN airports ON origin = code GROUP BY city")
         print(pl.DataFrame(r))
 
-In the examples of its methods `s` is such a session with one worker, and has a table `t` of the rows
-('a', 1), ('b', 2) and ('a', 3), with the columns `k` and `x`; `ms`, `pa` and `pc` are this package,
-pyarrow and its functions.
+In the examples of its methods `s` is such a session with one worker, and has a table `t` of the
+rows ('a', 1), ('b', 2) and ('a', 3), with the columns `k` and `x`; `ms`, `pa` and `pc` are this
+package, pyarrow and its functions.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "load_ipython_extension",
+    "metrics",
     "on_ray",
 ]
 
@@ -106,6 +107,19 @@ def __getattr__(name: str) -> Any:
 
         return on_ray
     raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+
+
+def metrics() -> str:
+    """The counters of functions in Python, of all sessions of this process, for Prometheus.
+
+    It is a page in the format OpenMetrics, which the program serves beside its own.
+
+    >>> ms.metrics().splitlines()[1]
+    '# TYPE millstream_python_calls counter'
+    """
+    from . import _metrics
+
+    return _metrics.page()
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from . import _fingerprint
+from . import _fingerprint, _millstream
 from ._errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,10 +90,12 @@ class NullOnError:
 
     def __init__(
         self,
+        name: str,
         call: Callable[[Sequence[object]], pyarrow.Array],
         returns: pyarrow.DataType,
         keep: Optional[Callable[[str, Sequence[object]], None]] = None,
     ) -> None:
+        self._name = name
         self._call = call
         self._returns = returns
         self._keep = keep
@@ -119,6 +121,7 @@ class NullOnError:
                     waiting += [(start + half, rows - half), (start, half)]
                     continue
                 self.failed_rows += rows
+                _millstream.count_failed_rows(self._name, rows)
                 if self._keep is not None and rows == 1:
                     reason = f"{type(error).__name__}: {error}"
                     self._keep(reason, [array.slice(start, 1) for array in arrays])
@@ -162,7 +165,7 @@ def function(
         called = name or function.__name__
         call: Callable[[Sequence[object]], pyarrow.Array] = calls(function, made)
         if on_error != "raise":
-            call = NullOnError(call, made, keep(called) if on_error == "bad" else None)
+            call = NullOnError(called, call, made, keep(called) if on_error == "bad" else None)
             fingerprint = _fingerprint.of((function, on_error))
         else:
             fingerprint = _fingerprint.of(function)

@@ -12,9 +12,14 @@ __all__ = [
     "Session",
     "Source",
     "__version__",
+    "count_failed_rows",
+    "function_counts",
 ]
 
 __version__: str
+
+def count_failed_rows(function: str, rows: int) -> None: ...
+def function_counts() -> dict[str, dict[str, Any]]: ...
 
 @final
 class Session:

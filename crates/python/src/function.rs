@@ -1,7 +1,8 @@
 //! Functions of SQL that are written in Python.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef};
@@ -24,15 +25,59 @@ pub(crate) struct PyFunction {
 
 /// An object of Python that workers call, with the counts of its calls.
 pub(crate) struct CalledPython {
+    name: String,
     object: Py<PyAny>,
     /// A hash of what it does.
     pub(crate) fingerprint: u64,
     counts: Arc<FunctionCounts>,
+    /// The counts of all functions of this name, since the first call.
+    of_process: OnceLock<Arc<FunctionCounts>>,
+}
+
+/// Names of functions whose counts a process keeps. Others are counted together.
+const NAMES_MAX: usize = 1_000;
+
+/// The name under which they are: no function has it.
+const OTHERS: &str = "(others)";
+
+/// The counts of functions by their names, in all sessions of this process. They only grow.
+static OF_PROCESS: Mutex<BTreeMap<String, Arc<FunctionCounts>>> = Mutex::new(BTreeMap::new());
+
+fn of_process(name: &str) -> Arc<FunctionCounts> {
+    let mut all = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_counted = all.contains_key(name) || all.len() < NAMES_MAX;
+    let name = if is_counted { name } else { OTHERS };
+    Arc::clone(all.entry(name.to_owned()).or_default())
+}
+
+/// The counts of the functions of this process, by their names, as dictionaries.
+#[pyfunction]
+pub(crate) fn function_counts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let all = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let made = PyDict::new(py);
+    for (name, counts) in all {
+        let shown = counts.shown(py)?;
+        shown.set_item("failed_rows", counts.failed_rows.load(Ordering::Relaxed))?;
+        made.set_item(name, shown)?;
+    }
+    Ok(made)
+}
+
+/// Counts rows for which a function fails and that are not the end of its query.
+#[pyfunction]
+pub(crate) fn count_failed_rows(function: &str, rows: u64) {
+    of_process(function).failed_rows.fetch_add(rows, Ordering::Relaxed);
 }
 
 impl CalledPython {
-    pub(crate) fn new(object: Py<PyAny>, fingerprint: u64, counts: Arc<FunctionCounts>) -> Self {
-        Self { object, fingerprint, counts }
+    pub(crate) fn new(
+        name: &str,
+        object: Py<PyAny>,
+        fingerprint: u64,
+        counts: Arc<FunctionCounts>,
+    ) -> Self {
+        let (name, of_process) = (name.to_owned(), OnceLock::new());
+        Self { name, object, fingerprint, counts, of_process }
     }
 
     /// Takes the interpreter's lock, once, for a call with these rows.
@@ -48,11 +93,9 @@ impl CalledPython {
         let made = Python::try_attach(|py| {
             let attached = Instant::now();
             let made = call(self.object.bind(py)).map_err(|error| traceback(py, &error));
-            let add = |to: &AtomicU64, count: u64| to.fetch_add(count, Ordering::Relaxed);
-            add(&self.counts.calls, 1);
-            add(&self.counts.rows, rows as u64);
-            add(&self.counts.ran_ns, attached.elapsed().as_nanos() as u64);
-            add(&self.counts.waited_ns, (attached - began).as_nanos() as u64);
+            let (ran, waited) = (attached.elapsed(), attached - began);
+            self.counts.add(rows, ran, waited);
+            self.of_process.get_or_init(|| of_process(&self.name)).add(rows, ran, waited);
             made
         });
         made.unwrap_or_else(|| Err("the interpreter ends".into()))
@@ -92,6 +135,19 @@ pub(crate) struct FunctionCounts {
     /// Nanoseconds with the interpreter's lock, and those that were waited for it.
     ran_ns: AtomicU64,
     waited_ns: AtomicU64,
+    /// Rows for which it failed; of all sessions alone.
+    failed_rows: AtomicU64,
+}
+
+impl FunctionCounts {
+    /// Adds a call.
+    fn add(&self, rows: usize, ran: Duration, waited: Duration) {
+        let add = |to: &AtomicU64, count: u64| to.fetch_add(count, Ordering::Relaxed);
+        add(&self.calls, 1);
+        add(&self.rows, rows as u64);
+        add(&self.ran_ns, ran.as_nanos() as u64);
+        add(&self.waited_ns, waited.as_nanos() as u64);
+    }
 }
 
 /// An array for `pyarrow.array`.

@@ -38,7 +38,7 @@ mod _millstream {
     #[pymodule_export]
     use crate::failed_rows::PyFailedRows;
     #[pymodule_export]
-    use crate::function::PyArray;
+    use crate::function::{PyArray, count_failed_rows, function_counts};
     #[pymodule_export]
     use crate::job::PyJob;
     #[pymodule_export]

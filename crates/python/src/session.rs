@@ -226,7 +226,7 @@ impl PySession {
             }
         };
         let counts = Arc::default();
-        let called = CalledPython::new(call, fingerprint, Arc::clone(&counts));
+        let called = CalledPython::new(name, call, fingerprint, Arc::clone(&counts));
         let made = PyFunction::new(name.into(), types, volatility, called);
         let Some(function) = made else {
             return Err(misused(py, "a function has a result", "give its type"));
@@ -269,7 +269,7 @@ impl PySession {
         let fields = fields_of(py, types, message, "pyarrow.schema(…)")?;
         let types: Vec<_> = fields.iter().map(|field| field.data_type().clone()).collect();
         let counts = Arc::default();
-        let called = CalledPython::new(make, fingerprint, Arc::clone(&counts));
+        let called = CalledPython::new(name, make, fingerprint, Arc::clone(&counts));
         let Some(aggregate) = PyAggregate::new(name.into(), types, arguments, called) else {
             return Err(misused(py, "an aggregate has a result", "give its type"));
         };
