@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use connectors::PoolConnector;
 use dataflow::connector::{Connector, Options, TableDef};
 use millstream::pool::{Client, PoolAccess, PoolOptions};
-use millstream::{FabricKind, RowTarget, Session};
+use millstream::{FabricKind, RowTarget, RunOptions, Session};
 
 use super::{cell, section, table};
 use crate::report::{Bar, ReportSection};
@@ -16,8 +16,13 @@ use crate::report::{Bar, ReportSection};
 /// Rows of the skewed table in an ordinary sweep, and the readers that share it.
 const FACTS: f64 = 4e6;
 const READERS: [u32; 3] = [2, 4, 8];
-/// Bytes of the slowest reader at most, against the mean of four.
+/// Nodes that process the skewed table, and processor time of the one with most at most, of the
+/// mean.
+const NODES: u32 = 4;
 const UNEVEN_ASKED: f64 = 1.1;
+/// Keys of the skewed table, and how often it is processed.
+const SKEWED_KEYS: u64 = 10_000;
+const STATEMENTS: usize = 6;
 
 /// Keys that are looked up, and rows of the shorter of two streams, in an ordinary sweep.
 const KEYS: f64 = 1e7;
@@ -72,42 +77,107 @@ fn place<'a>(pool: &str, prefix: &'a str) -> Place<'a> {
     Place { addresses: pool.split(',').map(str::to_owned).collect(), prefix }
 }
 
-/// How evenly the strips of a table are divided whose key has the skew of Zipf 1.0.
+/// How evenly a table whose key has the skew of Zipf 1.0 is divided: its bytes among readers, and
+/// the work of four nodes that process it.
 pub(super) fn skew(pool: &str, rows: f64) -> ReportSection {
     let facts = (FACTS * rows).max(20_000.0) as u64;
-    let text = format!(
-        "Exact: {facts} rows, whose key comes as Zipf 1.0 says, are loaded into 256 buckets of the \
-         key. Its strips are divided among readers, as a statement does. The bytes of the reader \
-         that has most are compared with their mean; rows are counted."
-    );
-    let mut section = section("Skew", &[&text]);
+    let texts = [
+        format!(
+            "Exact: {facts} rows, whose key comes as Zipf 1.0 says, are loaded into 256 buckets of \
+             the key. Their strips are divided among readers by bytes, as the first statement \
+             does. The bytes of the reader that has most are compared with their mean; rows are \
+             counted."
+        ),
+        format!(
+            "Measured: {NODES} nodes of one worker, threads of this process, join these rows with \
+             {SKEWED_KEYS} keys and group them, {STATEMENTS} times. The first statement divides by \
+             bytes, and each later one by the processor time that the statement before has \
+             measured for each bucket. The processor time of the worker that has most is compared \
+             with the mean of all."
+        ),
+    ];
+    let mut section = section("Skew", &texts.each_ref().map(|text| &**text));
     let place = place(pool, "istore-zipf");
-    let name = place.name("facts");
+    let (name, keys) = (place.name("facts"), place.name("keys"));
     let found = shares(&place, &name, facts);
+    let worked = match &found {
+        Ok(_) => worked(&place, [&name, &keys], facts),
+        Err(_) => Err("the table is not there".into()),
+    };
     place.drop(&name);
-    let mut rows = vec![];
-    let mut of_four = None;
+    place.drop(&keys);
+    let (mut by_bytes, mut by_work, mut later) = (vec![], vec![], None);
     match found {
         Ok(shares) => {
-            for (readers, share) in shares {
-                of_four = of_four.or((readers == 4).then_some(share));
-                rows.push(vec![readers.to_string(), format!("{share:.3}")]);
-            }
+            let row =
+                |(readers, share): (u32, f64)| vec![readers.to_string(), format!("{share:.3}")];
+            by_bytes.extend(shares.into_iter().map(row));
         }
         Err(error) => section.text.push(format!("not measured: {error}")),
     }
-    section.tables.push(table("A skewed table", &["readers", "most, of the mean"], rows));
-    section.bars.push(uneven_bar(of_four));
+    match worked {
+        Ok(statements) => {
+            later = median(statements[1..].to_vec());
+            let row = |(at, share): (usize, &f64)| {
+                let by = if at == 0 { "bytes" } else { "measured time" };
+                vec![(at + 1).to_string(), by.to_owned(), format!("{share:.3}")]
+            };
+            by_work.extend(statements.iter().enumerate().map(row));
+        }
+        Err(error) => section.text.push(format!("not measured: {error}")),
+    }
+    let columns = ["readers", "bytes of most, of the mean"];
+    section.tables.push(table("A skewed table by bytes", &columns, by_bytes));
+    let columns = ["statement", "divided by", "processor time of most, of the mean"];
+    section.tables.push(table("A skewed table on four nodes", &columns, by_work));
+    section.bars.push(uneven_bar(later));
     section
 }
 
-fn uneven_bar(of_four: Option<f64>) -> Bar {
+fn uneven_bar(later: Option<f64>) -> Bar {
     Bar {
-        what: "Zipf 1.0, 4 readers: bytes of the one that has most, of the mean".into(),
+        what: format!("Zipf 1.0, {NODES} nodes: processor time of the one with most, of the mean"),
         needed: format!("≤ {UNEVEN_ASKED} times"),
-        got: format!("{} times", cell(of_four, 3)),
-        met: of_four.map(|share| share <= UNEVEN_ASKED),
+        got: format!("{} times", cell(later, 3)),
+        met: later.map(|share| share <= UNEVEN_ASKED),
     }
+}
+
+/// The processor time of the worker that has most, of the mean, for each statement of a session.
+fn worked(place: &Place<'_>, [facts, keys]: [&str; 2], rows: u64) -> Result<Vec<f64>, Failed> {
+    let options = place.options(FabricKind::Auto);
+    let session = Session::builder().nodes(NODES).workers(1).pool(options);
+    let mut session = session.build()?;
+    let found = session.collect(&format!(
+        "CREATE TABLE made (k BIGINT) WITH ('connector' = 'generator', 'rows' = '{SKEWED_KEYS}', \
+         'fields.k.kind' = 'sequence');
+         CREATE TABLE keys WITH ('connector' = 'pool', 'table' = '{keys}') AS \
+         SELECT k, k % 5 AS w FROM made;
+         CREATE TABLE facts WITH ('connector' = 'pool', 'table' = '{facts}');
+         CREATE TABLE nowhere (g BIGINT, c BIGINT, s BIGINT) WITH ('connector' = 'blackhole');
+         SELECT count(*) FROM facts JOIN keys ON facts.k = keys.k;"
+    ))?;
+    let batch = found.iter().find(|batch| batch.num_rows() > 0).ok_or("no count")?;
+    let count = batch.column(0).as_primitive_opt::<Int64Type>().map(|count| count.value(0));
+    if count != Some(rows as i64) {
+        return Err(format!("{count:?} of {rows} rows found their key").into());
+    }
+    let statement = "INSERT INTO nowhere SELECT facts.k % 16, count(*), sum(facts.v * keys.w)
+         FROM facts JOIN keys ON facts.k = keys.k GROUP BY facts.k % 16;";
+    let mut shares = vec![];
+    for _ in 0..STATEMENTS {
+        let report = session.sql(statement)?.run(&RunOptions::default())?;
+        let work: Vec<u64> = report.workers.iter().map(|worker| worker.counters.cpu_ns).collect();
+        let most = work.iter().max().copied().unwrap_or_default() as f64;
+        shares.push(most * f64::from(NODES) / work.iter().sum::<u64>() as f64);
+    }
+    Ok(shares)
+}
+
+/// The value in the middle.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 fn shares(place: &Place<'_>, name: &str, facts: u64) -> Result<Vec<(u32, f64)>, Failed> {
@@ -115,10 +185,11 @@ fn shares(place: &Place<'_>, name: &str, facts: u64) -> Result<Vec<(u32, f64)>, 
         FabricKind::Auto,
         &format!(
             "CREATE TABLE made (k BIGINT, v BIGINT) WITH ('connector' = 'generator', \
-             'rows' = '{facts}', 'fields.k.kind' = 'zipf', 'fields.k.max' = '9999', \
+             'rows' = '{facts}', 'fields.k.kind' = 'zipf', 'fields.k.max' = '{}', \
              'fields.v.kind' = 'sequence');
              CREATE TABLE kept DISTRIBUTED BY HASH(k) INTO 256 BUCKETS
-             WITH ('connector' = 'pool', 'table' = '{name}') AS SELECT k, v FROM made;"
+             WITH ('connector' = 'pool', 'table' = '{name}') AS SELECT k, v FROM made;",
+            SKEWED_KEYS - 1
         ),
     )?;
     let connector =
@@ -205,12 +276,8 @@ pub(super) fn probes(pool: &str, rows: f64) -> ReportSection {
 /// Rows a second of the `rows` rows by which the second stream of each pair is longer, by the
 /// median difference of their seconds. `None` if that is no more than noise.
 fn pair_rate(rows: f64, pairs: &[[f64; 2]]) -> Option<f64> {
-    let median = |of: fn(&[f64; 2]) -> f64| {
-        let mut all: Vec<f64> = pairs.iter().map(of).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied()
-    };
-    let (difference, long) = (median(|[short, long]| long - short)?, median(|pair| pair[1])?);
+    let difference = median(pairs.iter().map(|[short, long]| long - short).collect())?;
+    let long = median(pairs.iter().map(|pair| pair[1]).collect())?;
     (difference > LONGER * long).then(|| rows / difference)
 }
 

@@ -1,6 +1,7 @@
 //! Memory servers and their clients as processes: what they do, and what becomes of one when
 //! another dies.
 
+mod assigned;
 mod bed;
 mod cached;
 mod faults;

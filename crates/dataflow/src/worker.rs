@@ -71,6 +71,9 @@ pub struct WorkerConfig {
     pub bad: Arc<BadRows>,
     /// The inputs that the workers of the process have not read to their ends.
     pub unread: Arc<UnreadInputs>,
+    /// Whether sources are cut by the costs that were measured: the nodes of the job know the same,
+    /// and it keeps no checkpoints.
+    pub by_cost: bool,
     /// The round in which the worker begins: the first, or the one behind a checkpoint.
     pub round: u64,
     /// Takes what the worker keeps of rounds, if the job keeps checkpoints: sinks stage their rows
@@ -114,6 +117,7 @@ impl WorkerConfig {
             clock,
             bad: Arc::default(),
             unread: Arc::default(),
+            by_cost: false,
             round: 0,
             checkpoints: None,
             restored: None,
@@ -293,7 +297,7 @@ impl Worker {
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
         let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
-        let WorkerConfig { checkpoints, restored, shares_processors, unread, .. } = config;
+        let WorkerConfig { checkpoints, restored, shares_processors, unread, by_cost, .. } = config;
         let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
         let bad = Arc::new(BadRows::within(bad));
@@ -333,7 +337,7 @@ impl Worker {
         signals.register(external.waker());
         let (waker, prefetch) = (external.waker(), job.settings.prefetch);
         let context = ReaderContext::new(clock.clone(), bad.clone());
-        let context = ReaderContext { unread, waker, prefetch, ..context };
+        let context = ReaderContext { unread, by_cost, waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring))?;
         let readings = spawn_scans(&mut scheduler, scans, &job, &place, &context, &metrics)?;

@@ -75,6 +75,8 @@ pub(crate) struct OpenConnections {
     shape: Shape,
     pub(crate) pairs: Pairs,
     pub(crate) statement: StatementNumber,
+    /// Whether all nodes know the same costs of the job's sources, and some.
+    pub(crate) by_cost: bool,
 }
 
 /// What one node keeps from one statement of a session to the next.
@@ -87,7 +89,8 @@ pub(crate) struct NodeConnections {
 
 impl NodeConnections {
     /// The connections for the next statement, and the links of this node's workers. Every node
-    /// makes this call.
+    /// makes this call. `costs` is the number of the [costs](crate::costs) that this one knows, or
+    /// 0.
     ///
     /// # Errors
     /// When a node failed or is unlike this one, or the fabric refuses memory or connections.
@@ -97,6 +100,7 @@ impl NodeConnections {
         control: &Control,
         layout: NodeLayout,
         settings: &Settings,
+        costs: u64,
     ) -> Result<(OpenConnections, NodeLinks), Error> {
         let NodeLayout { nodes, per_node, .. } = layout;
         let (wires, ring, spins) = (settings.wires, settings.ring, settings.idle == Idle::Spin);
@@ -105,13 +109,19 @@ impl NodeConnections {
         let mut kept = self.kept.take().filter(|kept| kept.shape == shape);
         let whole = kept.as_mut().is_some_and(|kept| kept.rest(layout.own()));
         let own = KeptLinks { last: self.last, whole };
-        let all = control.all_gather("connections", own.encode().to_vec())?;
+        let own = [&own.encode()[..], &costs.to_le_bytes()].concat();
+        let all = control.all_gather("connections", own)?;
         // Nodes have ended the statement before, and have sent all that they say of it.
         control.discard_progress();
         let decode = |(rank, bytes): (u32, &Vec<u8>)| {
-            KeptLinks::decode(bytes).ok_or(Error::Unlike { rank, what: "version" })
+            let (kept, costs) = bytes.split_last_chunk().unzip();
+            let kept = kept.and_then(KeptLinks::decode);
+            kept.zip(costs.map(|of| u64::from_le_bytes(*of)))
+                .ok_or(Error::Unlike { rank, what: "version" })
         };
         let all = (0..).zip(&all).map(decode).collect::<Result<Vec<_>, _>>()?;
+        let by_cost = costs != 0 && all.iter().all(|(_, of)| *of == costs);
+        let all: Vec<KeptLinks> = all.into_iter().map(|(kept, _)| kept).collect();
         let NextStatement { statement, reuses } = KeptLinks::agree(&all);
         self.last = statement;
         let Connections { pairs, mut links, .. } = match kept.filter(|_| reuses) {
@@ -125,7 +135,7 @@ impl NodeConnections {
         tracing::debug!(statement = statement.number(), reuses, "connections");
         let mut each = links.iter_mut().flatten().flatten();
         each.try_for_each(|link| link.begin(statement))?;
-        Ok((OpenConnections { shape, pairs, statement }, links))
+        Ok((OpenConnections { shape, pairs, statement, by_cost }, links))
     }
 
     /// Keeps the connections of a statement that has ended well at every node, with the links that
@@ -295,7 +305,7 @@ mod tests {
             let node = |ThreadNode { control, connections }: &mut ThreadNode| {
                 let layout = NodeLayout { rank: control.rank(), ..LAYOUT };
                 let (open, mut links) =
-                    connections.begin(fabric, control, layout, settings).expect("connections");
+                    connections.begin(fabric, control, layout, settings, 0).expect("connections");
                 control.all_gather("open", vec![]).expect("both are here");
                 for link in links.iter_mut().flatten().flatten() {
                     link.reserve(Class::Control).expect("room").publish(Header::default(), 0);
@@ -351,6 +361,32 @@ mod tests {
             assert_eq!(statement(&mut nodes, fabric, &others, well), [(6, 8); 2], "{fabric}");
             close(nodes);
         }
+    }
+
+    #[test]
+    fn costs_are_used_where_all_nodes_know_the_same() {
+        let session = SessionConnections::default();
+        let mut nodes = session.take_threads(2).expect("two nodes");
+        let settings = Settings::default();
+        for (costs, used) in [([0, 0], false), ([7, 7], true), ([7, 0], false), ([7, 8], false)] {
+            let begin = |ThreadNode { control, connections }: &mut ThreadNode| {
+                let layout = NodeLayout { rank: control.rank(), ..LAYOUT };
+                let known = costs[control.rank() as usize];
+                let begun = connections.begin(FabricKind::Shm, control, layout, &settings, known);
+                let (open, links) = begun.expect("connections");
+                let by_cost = open.by_cost;
+                control.all_gather("end", vec![]).expect("both are here");
+                connections.end(control, open, links);
+                by_cost
+            };
+            let by_cost: Vec<bool> = thread::scope(|scope| {
+                let running: Vec<_> =
+                    nodes.iter_mut().map(|one| scope.spawn(|| begin(one))).collect();
+                running.into_iter().map(|node| node.join().expect("no panic")).collect()
+            });
+            assert_eq!(by_cost, [used; 2], "{costs:?}");
+        }
+        close(nodes);
     }
 
     #[test]

@@ -33,9 +33,11 @@
 //! This is the only place that knows which transport carries rows. It does not know terminals.
 #![forbid(unsafe_code)]
 
+mod causes;
 mod checkpoints;
 mod collect;
 mod connections;
+mod costs;
 pub mod embedded;
 mod error;
 mod fabric_kind;
@@ -46,6 +48,7 @@ mod memory;
 mod memory_tables;
 mod metrics;
 mod node;
+mod packed;
 mod pairs;
 mod pinning;
 pub mod pool;

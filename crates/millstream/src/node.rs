@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use channel::Link;
 use cluster::{ClusterError, Control};
 use dataflow::bad::BadRows;
-use dataflow::error::DataflowError;
 use dataflow::job::JobGraph;
 use dataflow::metrics::{Metrics, Snapshot};
 use dataflow::panics::caught;
@@ -32,7 +31,9 @@ use fabric::{Clock, FabricError, LinkId};
 use state::Disk;
 
 use crate::FabricKind;
-use crate::connections::{NodeConnections, ReturnedLinks};
+use crate::causes::{is_link, worst};
+use crate::connections::{NodeConnections, OpenConnections, ReturnedLinks};
+use crate::costs::{JobCosts, MeasuredCosts};
 use crate::error::Error;
 use crate::fault;
 use crate::groups::join_groups;
@@ -97,6 +98,9 @@ struct Shared {
     signals: Arc<Signals>,
     /// More workers run on this machine than it has processors.
     shares_processors: bool,
+    costs: JobCosts,
+    /// Sources are cut by these costs.
+    by_cost: bool,
     links: Arc<ReturnedLinks>,
 }
 
@@ -140,7 +144,7 @@ impl NodeRunner<'_> {
     }
 
     /// What the workers of this node share.
-    fn shared(&self, shares_processors: bool) -> Result<Shared, Error> {
+    fn shared(&self, open: &OpenConnections, costs: JobCosts) -> Result<Shared, Error> {
         let NodeLayout { rank, per_node, .. } = self.layout;
         Ok(Shared {
             process: Process::new(rank, per_node).map_err(no_descriptors)?,
@@ -148,7 +152,9 @@ impl NodeRunner<'_> {
             bad: Arc::default(),
             unread: Arc::default(),
             signals: Arc::default(),
-            shares_processors,
+            shares_processors: open.pairs.shares_processors(),
+            costs,
+            by_cost: open.by_cost,
             links: Arc::new(ReturnedLinks::new(per_node)),
         })
     }
@@ -164,10 +170,17 @@ impl NodeRunner<'_> {
             Some(Beginning::Runs(recovery)) => Some(recovery.started_again(options.restarts)),
             None => None,
         };
-        let (open, links) = connections.begin(self.fabric, self.control, self.layout, settings)?;
+        let costs = JobCosts::of(&self.job);
+        // A job that goes on must be cut as it was.
+        let known = if recovery.is_none() { costs.fix() } else { 0 };
+        let (open, links) =
+            connections.begin(self.fabric, self.control, self.layout, settings, known)?;
+        if open.by_cost {
+            tracing::debug!("tables are divided among readers by measured costs");
+        }
         let pairs = &open.pairs;
         let members = self.members(pairs)?;
-        let shared = self.shared(pairs.shares_processors())?;
+        let shared = self.shared(&open, costs)?;
         let watch = ProgressWatch::new(self.control, &self.job, self.layout);
         let disk = self.disk()?;
         let (workers, link_events): (_, Vec<_>) = links.iter().map(|_| link_events()).unzip();
@@ -262,6 +275,7 @@ impl NodeRunner<'_> {
         WorkerConfig {
             bad: Arc::clone(&shared.bad),
             unread: Arc::clone(&shared.unread),
+            by_cost: shared.by_cost,
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
             shares_processors: shared.shares_processors,
@@ -301,7 +315,7 @@ impl NodeRunner<'_> {
             if let Ok(WorkerEvent::Ended(result)) = events.recv() {
                 shared.signals.abort();
                 drop(gates);
-                return Err(worst(result.err(), events));
+                return Err(worst(result.err().into_iter().chain(errors_of(events))));
             }
         }
         self.control.all_gather("open", Vec::new())?;
@@ -370,7 +384,7 @@ impl NodeRunner<'_> {
                 }
                 Ok(WorkerEvent::Ended(Err(error))) => {
                     shared.signals.abort();
-                    return Err(worst(Some(error), events));
+                    return Err(worst(std::iter::once(error).chain(errors_of(events))));
                 }
                 Ok(WorkerEvent::BrokenLink(broken)) => reconnects.start(*broken),
                 Ok(WorkerEvent::Declined(end)) => reconnects.service.decline(end),
@@ -394,7 +408,7 @@ impl NodeRunner<'_> {
             }
         }
         self.finish_checkpoints(recovery.as_deref_mut(), options, shared, &mut vigil)?;
-        let own = encode_end(&self.counters(shared), &shared.bad.kept());
+        let own = encode_end(&self.counters(shared), &shared.costs, &shared.bad.kept());
         // Others may still wait for what was sent last, and learn from this that it is lost.
         let mut failed = None;
         let mut tick = END_TICK_FIRST;
@@ -428,13 +442,24 @@ impl NodeRunner<'_> {
             checkpoints: recovery.as_deref().and_then(JobCheckpoints::progress),
             ..Report::default()
         };
-        (0..).zip(&all).try_for_each(|(rank, bytes)| self.add_end(&mut report, rank, bytes))?;
+        let mut measured = MeasuredCosts::default();
+        let mut sum = (&mut report, &mut measured);
+        let costs = &shared.costs;
+        (0..).zip(&all).try_for_each(|(rank, of)| self.add_end(&mut sum, costs, rank, of))?;
+        costs.keep(&measured);
         Ok(report)
     }
 
-    /// Adds the end of a node to the report of all.
-    fn add_end(&self, report: &mut Report, rank: u32, bytes: &[u8]) -> Result<(), Error> {
-        let (node, bad) = decode_end(bytes).ok_or(Error::Unlike { rank, what: "report" })?;
+    /// Adds the end of a node to the report and the costs of all.
+    fn add_end(
+        &self,
+        (report, measured): &mut (&mut Report, &mut MeasuredCosts),
+        costs: &JobCosts,
+        rank: u32,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let end = decode_end(bytes, costs, measured);
+        let (node, bad) = end.ok_or(Error::Unlike { rank, what: "report" })?;
         report.total.add(&node.total);
         report.bad = report.bad.saturating_add(node.bad);
         report.workers.extend(node.workers(rank, self.layout.per_node));
@@ -564,62 +589,10 @@ fn is_set(flag: Option<&AtomicBool>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Of the errors of a node's workers the one that explains the others, whichever came first.
-fn worst(first: Option<Error>, events: &Receiver<WorkerEvent>) -> Error {
-    let others = events.iter().filter_map(|event| match event {
+/// The errors of the workers that have not been looked at.
+fn errors_of(events: &Receiver<WorkerEvent>) -> impl Iterator<Item = Error> {
+    events.iter().filter_map(|event| match event {
         WorkerEvent::Ended(Err(error)) => Some(error),
         _ => None,
-    });
-    let errors = first.into_iter().chain(others);
-    errors.min_by_key(remoteness).unwrap_or(Error::Cluster(ClusterError::Closed))
-}
-
-/// How far an error is from its cause: a connection that broke is the consequence of something
-/// else, and a link that could not be reconnected says more of it than one that has only ended, as
-/// those within a process do when a worker ends.
-fn remoteness(error: &Error) -> u32 {
-    match error.cause() {
-        Error::Dataflow(DataflowError::NotReconnected { .. }) => 1,
-        error if is_link(error) => 2,
-        _ => 0,
-    }
-}
-
-fn is_link(error: &Error) -> bool {
-    use DataflowError::{Link, NotReconnected};
-    let of_worker = matches!(error, Error::Dataflow(Link { .. } | NotReconnected { .. }));
-    of_worker || matches!(error, Error::Link(_) | Error::Fabric(_))
-}
-
-#[cfg(test)]
-mod tests {
-    use channel::LinkError;
-
-    use super::*;
-
-    #[test]
-    fn of_several_errors_the_cause_is_reported_whichever_comes_first() {
-        let link = || DataflowError::Link { worker: 3, source: LinkError::Closed };
-        let not_reconnected = || {
-            let reason = "no device".into();
-            DataflowError::NotReconnected { worker: 1, source: LinkError::Closed, reason }
-        };
-        let own = || DataflowError::Expression("too large".into());
-        let worst_of = |order: Vec<DataflowError>| {
-            let (ended, events) = mpsc::channel();
-            let mut errors = order.into_iter().map(Error::from);
-            let first = errors.next();
-            errors.for_each(|error| {
-                ended.send(WorkerEvent::Ended(Err(error))).expect("the receiver lives")
-            });
-            drop(ended);
-            worst(first, &events).to_string()
-        };
-        for order in [vec![link(), not_reconnected()], vec![not_reconnected(), link()]] {
-            assert_eq!(worst_of(order), Error::from(not_reconnected()).to_string());
-        }
-        for order in [vec![not_reconnected(), own(), link()], vec![own(), not_reconnected()]] {
-            assert_eq!(worst_of(order), Error::from(own()).to_string());
-        }
-    }
+    })
 }

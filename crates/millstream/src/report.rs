@@ -1,8 +1,6 @@
 //! Reports of a job, ended or running: counters of workers, summed over a node and over all
 //! nodes.
 
-mod packed;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +10,10 @@ use dataflow::metrics::{
 };
 use plan::Ran;
 
-use self::packed::{put_number, take_number};
 use crate::FabricKind;
 use crate::checkpoints::CheckpointProgress;
+use crate::costs::{JobCosts, MeasuredCosts};
+use crate::packed::{put_number, take_number};
 
 /// Workers of a node that are reported one by one at most; the sum holds all.
 pub(crate) const REPORTED_WORKERS_MAX: usize = 256;
@@ -184,9 +183,10 @@ impl Report {
     }
 }
 
-/// A node's counters and bad rows, for all to have.
-pub(crate) fn encode_end(counters: &NodeCounters, bad: &[BadRow]) -> Vec<u8> {
+/// A node's counters, the costs that it has measured and bad rows, for all to have.
+pub(crate) fn encode_end(counters: &NodeCounters, costs: &JobCosts, bad: &[BadRow]) -> Vec<u8> {
     let mut out = counters.encode();
+    costs.encode(&mut out);
     for row in bad {
         for text in [&row.table, &row.place, &row.reason, &row.text] {
             out.extend_from_slice(&(text.len() as u32).to_le_bytes());
@@ -196,9 +196,14 @@ pub(crate) fn encode_end(counters: &NodeCounters, bad: &[BadRow]) -> Vec<u8> {
     out
 }
 
-/// The inverse of [`encode_end`].
-pub(crate) fn decode_end(mut bytes: &[u8]) -> Option<(NodeCounters, Vec<BadRow>)> {
+/// The inverse of [`encode_end`]; the costs are added to `measured`.
+pub(crate) fn decode_end(
+    mut bytes: &[u8],
+    costs: &JobCosts,
+    measured: &mut MeasuredCosts,
+) -> Option<(NodeCounters, Vec<BadRow>)> {
     let counters = NodeCounters::decode(&mut bytes)?;
+    costs.decode(&mut bytes, measured)?;
     let mut text = || {
         let (len, rest) = bytes.split_first_chunk()?;
         let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
@@ -230,10 +235,11 @@ mod tests {
             text: "é".into(),
         };
         let bad = vec![row(1), row(2)];
-        let bytes = encode_end(&counters, &bad);
-        assert_eq!(decode_end(&bytes), Some((counters, bad)));
-        assert_eq!(decode_end(&bytes[..20]), None);
-        assert_eq!(decode_end(&bytes[..bytes.len() - 1]), None);
+        let bytes = encode_end(&counters, &JobCosts::default(), &bad);
+        let decode = |bytes| decode_end(bytes, &JobCosts::default(), &mut MeasuredCosts::default());
+        assert_eq!(decode(&bytes), Some((counters, bad)));
+        assert_eq!(decode(&bytes[..20]), None);
+        assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
     }
 
     #[test]

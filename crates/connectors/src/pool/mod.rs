@@ -34,6 +34,8 @@ mod assign;
 mod cache;
 mod columns;
 mod commit_clock;
+mod costs;
+mod cut;
 mod decode;
 mod encode;
 mod errors;
@@ -56,6 +58,7 @@ mod version;
 use crate::options::{OptionReader, refuse};
 use columns::StoredColumns;
 use commit_clock::CommitEvery;
+use costs::CostBook;
 use errors::refused;
 use interrupt::Interrupt;
 pub use lists::{ListReads, NodeCache, followed};
@@ -179,6 +182,8 @@ pub struct PoolConnector {
     planned: Mutex<Vec<Weak<PoolSink>>>,
     /// The nodes of lists that were read.
     nodes: Arc<NodeCache>,
+    /// What partitions cost, as the statements before have measured it.
+    costs: Arc<CostBook>,
     /// Whether a table that is to be made may be that of an earlier run of the job.
     goes_on: AtomicBool,
     /// Ends the loads of caches while a statement is planned.
@@ -194,8 +199,8 @@ impl PoolConnector {
     /// Where there is no pool: its tables are refused, with what to do about it.
     pub fn absent() -> Self {
         let (planned, nodes) = (Mutex::default(), Arc::default());
-        let interrupt = Interrupt::default();
-        Self { access: None, planned, nodes, goes_on: false.into(), interrupt }
+        let (costs, interrupt) = (Arc::default(), Interrupt::default());
+        Self { access: None, planned, nodes, costs, goes_on: false.into(), interrupt }
     }
 
     /// While the flag is true, statements on caches are not planned: what waits for an origin, or
@@ -343,7 +348,7 @@ impl Connector for PoolConnector {
         if let Some(origin) = &options.origin {
             source.check_origin(origin)?;
         }
-        Ok(Arc::new(source.projected(table, projection)?))
+        Ok(Arc::new(source.projected(table, projection)?.measured(&self.costs)))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {

@@ -16,6 +16,7 @@ use fabric::Clock;
 use pool::access::{BlockRange, BlockReader};
 
 use super::PREFETCH_MAX;
+use super::costs::SplitMeter;
 use super::decode::{BlockType, buffer, empty};
 use super::errors::{damaged, refused};
 use super::version::Version;
@@ -37,6 +38,8 @@ pub(super) struct ReadStrips {
     pub(super) projection: Arc<[usize]>,
     pub(super) types: Arc<[BlockType]>,
     pub(super) schema: SchemaRef,
+    /// Measures what their partitions cost, where there are several.
+    pub(super) meter: Option<SplitMeter>,
 }
 
 impl ReadStrips {
@@ -134,6 +137,16 @@ impl PoolReader {
         let wait_ns = since.map_or(0, |since| self.clock.now_ns().saturating_sub(since));
         let waits = u64::from(since.is_some());
         self.counts.add(&ReadBlocks { mapped, waits, wait_ns, ..blocks });
+    }
+
+    /// The rows of the strip whose blocks have come are processed from now on.
+    fn measure(&mut self) {
+        let Some(meter) = &mut self.read.meter else { return };
+        let size: usize = self.came.iter().map(|block| block.len()).sum();
+        let rows = self.read.strips.get(self.at).map_or(0, |strip| {
+            u64::from(self.read.version.manifest().strips[*strip as usize].rows)
+        });
+        meter.begin(self.at, size as u64 + rows, &*self.clock);
     }
 
     /// Requests the blocks of the current strip and of the next ones.
@@ -238,6 +251,7 @@ impl SplitReader for PoolReader {
                         return Ok(Next::Pending);
                     }
                     self.count();
+                    self.measure();
                     self.decoded()?
                 }
             };
@@ -253,6 +267,9 @@ impl SplitReader for PoolReader {
             if rows > 0 {
                 return Ok(Next::Batch(given));
             }
+        }
+        if let Some(meter) = &mut self.read.meter {
+            meter.end(&*self.clock);
         }
         Ok(Next::End)
     }

@@ -1,10 +1,11 @@
-//! Scans of a version: splits are strips of about equal bytes together.
+//! Scans of a version: splits are strips of about equal cost together.
 
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use dataflow::connector::TableDef;
+use dataflow::costs::ReadCosts;
 use dataflow::error::ConnectorError;
 use dataflow::predicate::ColumnPredicate;
 use dataflow::source::{
@@ -16,15 +17,15 @@ use pool::access::{At, PoolAccess};
 use pool::manifest::{Block, Buckets, Definition};
 
 use super::PoolOptions;
-use super::assign::{assigned, runs};
 use super::cache::check_origin;
 use super::columns::{StoredColumns, numbers};
+use super::costs::{CostBook, ScanCosts};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
 use super::lists::NodeCache;
 use super::newest::AskedVersion;
 use super::origin::CacheOrigin;
-use super::partition::{KeyBuckets, bucket_in, is_led_alike};
+use super::partition::{KeyBuckets, is_led_alike};
 use super::prune::{Directory, Pruned};
 use super::reader::{PoolReader, ReadStrips};
 use super::version::{Version, listed};
@@ -35,25 +36,26 @@ use crate::options::sql_type;
 pub(super) struct PoolSource {
     pub(super) table: Arc<PinnedTable>,
     /// The columns of the table that are read.
-    projection: Vec<usize>,
+    pub(super) projection: Vec<usize>,
     types: Vec<BlockType>,
     schema: SchemaRef,
     prefetch: Option<usize>,
     refresh_ns: Option<u64>,
     pub(super) pruned: Option<Pruned>,
     /// The buckets that are read, if not all are: by the number of the bucket column.
-    cell: Vec<(usize, BucketPart)>,
+    pub(super) cell: Vec<(usize, BucketPart)>,
     pub(super) placed: Option<Placed>,
     /// The rows that joins need, if it listens.
     needed: Option<NeededRows>,
+    pub(super) costs: Option<Arc<ScanCosts>>,
 }
 
 /// How each worker reads partitions of its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placed {
     /// The bucket column that decides, by its number among them.
-    by: usize,
-    workers: u32,
+    pub(super) by: usize,
+    pub(super) workers: u32,
 }
 
 /// How much of the mean a worker may have to read of its own partitions, in per cent.
@@ -167,7 +169,14 @@ impl PoolSource {
             cell: vec![],
             placed: None,
             needed: None,
+            costs: None,
         }
+    }
+
+    /// The same, whose partitions are measured, and read by what they cost.
+    pub(super) fn measured(self, book: &Arc<CostBook>) -> Self {
+        let costs = ScanCosts::new(book, &self.table.name, &self.projection);
+        Self { costs: Some(Arc::new(costs)), ..self }
     }
 
     /// The columns of a declaration, by their names.
@@ -211,66 +220,6 @@ impl PoolSource {
         Directory { manifest: version.manifest(), projection, types }
     }
 
-    fn strips(&self, version: &Version) -> Arc<[u32]> {
-        let strips: Arc<[u32]> = match &self.pruned {
-            Some(pruned) if pruned.within_splits => Arc::clone(&pruned.kept),
-            _ => (0..version.manifest().strips.len() as u32).collect(),
-        };
-        if self.cell.is_empty() {
-            return strips;
-        }
-        let buckets = &version.manifest().definition.buckets;
-        let partitions = partitions_of(version, &strips);
-        let is_within = |partition: u32| {
-            self.cell.iter().all(|&(by, BucketPart { part, parts, .. })| {
-                let bucket = u64::from(bucket_in(partition, buckets, by));
-                (bucket * u64::from(parts)) >> buckets[by].bits == u64::from(part)
-            })
-        };
-        let own = strips.iter().zip(partitions).filter(|(_, partition)| is_within(*partition));
-        own.map(|(strip, _)| *strip).collect()
-    }
-
-    /// Bytes of a strip that are read.
-    fn bytes(&self, version: &Version, strip: u32) -> u64 {
-        let blocks = &version.manifest().strips[strip as usize].blocks;
-        self.projection.iter().map(|&column| u64::from(blocks[column].bytes)).sum()
-    }
-
-    /// The cost of a strip, which is not 0 even if none of its bytes are read.
-    fn cost(&self, version: &Version, strip: u32) -> u64 {
-        let rows = u64::from(version.manifest().strips[strip as usize].rows);
-        self.bytes(version, strip) + rows.max(1)
-    }
-
-    /// The strips of each of `parts` splits.
-    fn parts(&self, version: &Version, parts: usize) -> Vec<Vec<u32>> {
-        let strips = self.strips(version);
-        let Some(Placed { by, workers }) = self.placed else {
-            return self.assigned(version, &strips, parts);
-        };
-        let mut own = vec![vec![]; workers as usize];
-        let buckets = &version.manifest().definition.buckets;
-        for (&strip, partition) in strips.iter().zip(partitions_of(version, &strips)) {
-            let bucket = u64::from(bucket_in(partition, buckets, by));
-            own[((bucket * u64::from(workers)) >> buckets[by].bits) as usize].push(strip);
-        }
-        own
-    }
-
-    /// Divides strips among at most `parts` readers, so that they cost about the same (I8).
-    fn assigned(&self, version: &Version, strips: &[u32], parts: usize) -> Vec<Vec<u32>> {
-        let costs: Vec<u64> = strips.iter().map(|strip| self.cost(version, *strip)).collect();
-        let ends = &version.manifest().partitions;
-        let ends = |at: usize| ends.binary_search(&(strips[at] + 1)).is_ok();
-        let runs = runs(&costs, parts, ends);
-        let of_runs: Vec<u64> = runs.iter().map(|run| costs[run.clone()].iter().sum()).collect();
-        let strips_of = |own: Vec<usize>| -> Vec<u32> {
-            own.into_iter().flat_map(|run| &strips[runs[run].clone()]).copied().collect()
-        };
-        assigned(&of_runs, parts).into_iter().map(strips_of).collect()
-    }
-
     /// The blocks of a column of the scan in the strips that are read.
     fn blocks(&self, column: usize) -> Option<Vec<(&Block, u32)>> {
         let version = self.table.version.get().filter(|_| self.table.early)?;
@@ -301,19 +250,6 @@ impl PoolSource {
     }
 }
 
-/// The partition of each of some strips, which ascend.
-fn partitions_of(version: &Version, strips: &[u32]) -> Vec<u32> {
-    let ends = &version.manifest().partitions;
-    let mut partition = 0;
-    let of = |strip: &u32| {
-        while ends[partition + 1] <= *strip {
-            partition += 1;
-        }
-        partition as u32
-    };
-    strips.iter().map(of).collect()
-}
-
 /// Whether values of two types are stored as the same.
 fn same_stored(stored: &DataType, declared: &DataType) -> bool {
     let field = arrow::datatypes::Field::new("", declared.clone(), true);
@@ -331,19 +267,6 @@ fn human(bytes: u64) -> String {
     }
 }
 
-/// The name of a split.
-fn name(part: usize, parts: usize, table: &str) -> String {
-    format!("part {part} of {parts} of '{table}'")
-}
-
-/// The part and the number of parts in the name of a split.
-fn part_of(name: &str) -> Option<(usize, usize)> {
-    let mut words = name.strip_prefix("part ")?.split(' ');
-    let part = words.next()?.parse().ok()?;
-    let parts = words.nth(1)?.parse().ok()?;
-    Some((part, parts))
-}
-
 impl Source for PoolSource {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -358,45 +281,15 @@ impl Source for PoolSource {
         workers: u32,
         time_column: Option<usize>,
     ) -> Result<Vec<Split>, ConnectorError> {
-        let parts = workers.max(1) as usize;
-        let named = |part: usize| Split {
-            number: part,
-            name: name(part, parts, &self.table.name),
-            ..Split::default()
-        };
-        if !self.table.early {
-            return Ok((0..parts).map(named).collect());
-        }
-        if let Some(Placed { workers: planned, .. }) = self.placed.filter(|p| p.workers != workers)
-        {
-            let message = format!("it was planned for {planned} readers, and has {workers}");
-            return Err(ConnectorError::Io {
-                place: format!("pool table '{}'", self.table.name),
-                message,
-                hint: Some("leave the exchange UPPAR out".into()),
-            });
-        }
-        let version = self.table.version()?;
-        let kept = self.pruned.as_ref().map(|pruned| &*pruned.kept);
-        let is_read = |own: &[u32]| {
-            let is_kept = |strip| kept.is_none_or(|kept| kept.binary_search(strip).is_ok());
-            self.placed.is_some() || own.iter().any(is_kept)
-        };
-        let split = |(at, own): (usize, Vec<u32>)| {
-            let strip = |at: &u32| &version.manifest().strips[*at as usize];
-            let least = |column: usize| {
-                let block = |at| strip(at).blocks[self.projection[column]];
-                own.iter().map(|at| block(at).least).min().filter(|least| *least != i64::MIN)
-            };
-            Split {
-                rows: Some(own.iter().map(|at| u64::from(strip(at).rows)).sum()),
-                bytes: Some(own.iter().map(|at| self.bytes(version, *at)).sum()),
-                event_time_min: time_column.and_then(least),
-                ..named(at)
-            }
-        };
-        let parts = self.parts(version, parts).into_iter().enumerate();
-        Ok(parts.filter(|(_, own)| is_read(own)).map(split).collect())
+        self.cut(workers, time_column, false)
+    }
+
+    fn costs(&self) -> Option<Arc<dyn ReadCosts>> {
+        self.costs.clone().map(|costs| costs as Arc<dyn ReadCosts>)
+    }
+
+    fn splits_by_cost(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        self.cut(workers, None, self.rates(true).is_some())
     }
 
     fn bounds(&self, column: usize) -> ColumnBounds {
@@ -511,7 +404,7 @@ impl Source for PoolSource {
             buckets.iter().enumerate().find_map(|(at, by)| Some((at, column(by)?)))?;
         let placed = Self { placed: Some(Placed { by, workers }), ..self.clone() };
         let cost = |own: &Vec<u32>| own.iter().map(|at| self.cost(version, *at)).sum::<u64>();
-        let costs: Vec<u64> = placed.parts(version, 0).iter().map(cost).collect();
+        let costs: Vec<u64> = placed.parts(version, 0, None).iter().map(cost).collect();
         let mean = costs.iter().sum::<u64>() / u64::from(workers);
         let most = (mean.saturating_mul(UNEVEN_MAX_PERCENT) / 100).max(UNEVEN_BYTES);
         let is_even = costs.iter().all(|cost| *cost <= most);
@@ -563,10 +456,7 @@ impl Source for PoolSource {
         context: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         let version = self.table.version()?;
-        let own = part_of(&split.name)
-            .and_then(|(part, parts)| self.parts(version, parts).into_iter().nth(part));
-        // A table with fewer strips than splits has none for some of them.
-        let mut own = own.unwrap_or_default();
+        let mut own = self.strips_of(version, split);
         let mut pruned = 0;
         if split.number == 0 {
             // The first reader counts what was left out before rows were assigned.
@@ -580,12 +470,14 @@ impl Source for PoolSource {
         }
         let pruned = (pruned * self.projection.len()) as u64;
         context.blocks.add(&ReadBlocks { pruned, ..ReadBlocks::default() });
+        let meter = self.meter(version, &own);
         let read = ReadStrips {
             version: Arc::clone(version),
             strips: own.into(),
             projection: self.projection.as_slice().into(),
             types: self.types.as_slice().into(),
             schema: Arc::clone(&self.schema),
+            meter,
         };
         Ok(Box::new(PoolReader::open(read, split, from, self.prefetch, context)?))
     }

@@ -25,6 +25,7 @@ mod parquet;
 mod pipe;
 mod pool;
 mod pool_cached;
+mod pool_costs;
 mod pool_growing;
 mod pool_staged;
 mod positions;

@@ -3,6 +3,7 @@
 
 pub mod backlog;
 pub mod bad;
+pub mod costs;
 pub mod gauge;
 pub mod join_filter;
 pub mod origins;

@@ -15,6 +15,7 @@ use fabric::Clock;
 
 use crate::connector::backlog::SourceBacklog;
 use crate::connector::bad::BadRows;
+use crate::connector::costs::ReadCosts;
 use crate::connector::origins::Origins;
 pub use crate::connector::position::Position;
 use crate::connector::position::replayed;
@@ -64,6 +65,20 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// As [`splits`](Self::splits).
     fn splits_in_order(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        self.splits(workers, None)
+    }
+
+    /// The costs of its parts, where readers measure them.
+    fn costs(&self) -> Option<Arc<dyn ReadCosts>> {
+        None
+    }
+
+    /// The splits by the [costs](Self::costs) that were [fixed](ReadCosts::fix): for a job all of
+    /// whose nodes have fixed the same, and that never goes on from positions.
+    ///
+    /// # Errors
+    /// As [`splits`](Self::splits).
+    fn splits_by_cost(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
         self.splits(workers, None)
     }
 
@@ -398,6 +413,8 @@ pub struct ReaderContext {
     pub backlog: Arc<SourceBacklog>,
     /// The inputs that the readers of the process have not read to their ends.
     pub unread: Arc<UnreadInputs>,
+    /// Whether sources are cut by [costs](Source::splits_by_cost) that were measured.
+    pub by_cost: bool,
     /// How many pieces of input to ask for ahead, where each has to be waited for: `None` where the
     /// reader decides.
     pub prefetch: Option<usize>,
@@ -411,7 +428,8 @@ impl ReaderContext {
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
         let (origins, skipped, blocks) = (Arc::default(), Arc::default(), Arc::default());
         let (backlog, unread, waker) = (Arc::default(), Arc::default(), Waker::noop().clone());
-        Self { clock, bad, origins, skipped, blocks, backlog, unread, prefetch: None, waker }
+        let (by_cost, prefetch) = (false, None);
+        Self { clock, bad, origins, skipped, blocks, backlog, unread, by_cost, prefetch, waker }
     }
 }
 

@@ -206,10 +206,20 @@ impl Scan {
     /// # Errors
     /// As [`Source::splits`].
     pub fn splits(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        self.cut(workers, false)
+    }
+
+    /// The same by the costs that were measured, as [`Source::splits_by_cost`].
+    pub(crate) fn splits_by_cost(&self, workers: u32) -> Result<Vec<Split>, ConnectorError> {
+        self.cut(workers, true)
+    }
+
+    fn cut(&self, workers: u32, by_cost: bool) -> Result<Vec<Split>, ConnectorError> {
         let time = self.watermark.and_then(|watermark| self.read_as(watermark.column));
         let mut splits = match (self.watermark, time) {
             // The time of a row is computed.
             (Some(_), None) => self.source.splits_in_order(workers)?,
+            (None, _) if by_cost => self.source.splits_by_cost(workers)?,
             _ => self.source.splits(workers, time)?,
         };
         if !self.steps.iter().all(|step| step.keeps_rows()) {

@@ -144,7 +144,9 @@ impl Reader {
         saved: &[SplitSnapshot],
     ) -> Result<Self, DataflowError> {
         let readers = saved.first().map_or(share.of, |saved| saved.readers);
-        let mut infos = input.splits(readers)?;
+        let by_cost = context.by_cost && saved.is_empty();
+        let mut infos =
+            if by_cost { input.splits_by_cost(readers)? } else { input.splits(readers)? };
         infos.iter_mut().enumerate().for_each(|(number, split)| split.number = number);
         if !input.bounded() {
             mark_new(&mut infos, saved);

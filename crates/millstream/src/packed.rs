@@ -5,7 +5,7 @@
 const NUMBER_BYTES_MAX: usize = 10;
 
 /// Appends a number: its lowest bits first, and a high bit in every byte but the last.
-pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -14,7 +14,7 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Takes a number off the front of what a node sent; `None` where there is none.
-pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for at in 0..NUMBER_BYTES_MAX {
         let byte = *bytes.get(at)?;
