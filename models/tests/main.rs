@@ -10,6 +10,7 @@ mod pool_caches;
 mod pool_growing;
 mod pool_kept;
 mod pool_lists;
+mod pool_numbers;
 mod pool_servers;
 mod pull;
 mod pulse;

@@ -553,12 +553,10 @@ impl SavedTable {
                 }
                 let server = &mut next.servers[HOME];
                 next.dropped = true;
-                let was_damaged = server.damaged;
-                if let Ok(mut effects) = server.alive().drop_table("t") {
+                let is_silent = server.damaged && self.flaw == Flaw::ClaimsNotAgain;
+                if let Ok(effects) = server.alive().drop_table("t") {
                     server.tasks.push_back(Task::Drop);
-                    if was_damaged && self.flaw == Flaw::ClaimsNotAgain {
-                        effects.clear();
-                    }
+                    let effects = if is_silent { vec![] } else { effects };
                     next.apply(HOME, effects, self.flaw);
                 } else if summary(server).is_some() {
                     // A version is being saved.
