@@ -5,6 +5,10 @@
 //!           the column that is looked up is a column of the scan, row by row
 //! ```
 //!
+//! A grouping without a window may stand on the way, if its key is looked up: all rows of a group
+//! have the same partners. Not so in a job that keeps checkpoints: its groups outlive the builds,
+//! which may have other rows when the job goes on.
+//!
 //! A row without a partner in a build makes no difference if the join emits neither that row nor
 //! the fact that it has none, and if no other operator reads the scan. All keys of the build must
 //! be where the scan is read: the build is replicated, or there is one worker.
@@ -12,11 +16,13 @@
 //! A fused scan waits for no build: its loop finds the rows without a partner itself.
 
 use crate::job::hash_join::{BUILD, PROBE};
-use crate::job::{Edge, JobGraph, Operator, OperatorKind, ProbedBuild};
+use crate::job::{Edge, JobGraph, Operator, OperatorKind, ProbedBuild, SavedState};
 
 /// Writes into the scans of a job on a number of workers the builds that say which of their rows
 /// are needed. It is asked for behind [`fuse`](crate::fusion::fuse).
 pub fn connect(job: &mut JobGraph, workers: u32) {
+    let begins_anew = |of: &Operator| matches!(of.spec().saved_state(), SavedState::Rebuilt);
+    let through_groups = job.operators.iter().any(begins_anew);
     let mut found: Vec<Vec<ProbedBuild>> = vec![vec![]; job.operators.len()];
     for (join, operator) in job.operators.iter().enumerate() {
         let Some([probe, build]) = looked_up(operator, workers) else { continue };
@@ -27,7 +33,8 @@ pub fn connect(job: &mut JobGraph, workers: u32) {
             if fields[0].data_type() != fields[1].data_type() {
                 continue;
             }
-            for (scan, column) in scans_of(&job.operators, &operator.inputs[PROBE], of_probe) {
+            let path = Path { operators: &job.operators, through_groups };
+            for (scan, column) in path.scans_of(&operator.inputs[PROBE], of_probe) {
                 found[scan].push(ProbedBuild { join, key, column });
             }
         }
@@ -56,17 +63,28 @@ fn looked_up(operator: &Operator, workers: u32) -> Option<[&[usize]; 2]> {
     }
 }
 
-/// The scans of which `column` behind some edges is a column, and which nothing else reads.
-fn scans_of(operators: &[Operator], edges: &[Edge], column: usize) -> Vec<(usize, usize)> {
-    let before = |edge: &Edge| {
+/// What may stand between a join and the scans of its probe side.
+struct Path<'a> {
+    operators: &'a [Operator],
+    /// Whether groupings may.
+    through_groups: bool,
+}
+
+impl Path<'_> {
+    /// The scans of which `column` behind some edges is a column, and which nothing else reads.
+    fn scans_of(&self, edges: &[Edge], column: usize) -> Vec<(usize, usize)> {
+        edges.iter().filter_map(|edge| self.scans_before(edge, column)).flatten().collect()
+    }
+
+    fn scans_before(&self, edge: &Edge, column: usize) -> Option<Vec<(usize, usize)>> {
         let column = match &edge.step {
             Some(step) => step.passes_on(column)?,
             None => column,
         };
-        if outputs(operators, edge.from) > 1 {
+        if outputs(self.operators, edge.from) > 1 {
             return None;
         }
-        let from = &operators[edge.from];
+        let from = &self.operators[edge.from];
         let of_probe = match &from.kind {
             OperatorKind::Source(scan) => {
                 let listens = from.fusion.is_err() && scan.may_leave_out_rows();
@@ -74,11 +92,13 @@ fn scans_of(operators: &[Operator], edges: &[Edge], column: usize) -> Vec<(usize
             }
             OperatorKind::HashJoin(join) => join.probe_column(column),
             OperatorKind::Lookup(lookup) => (column < lookup.width()).then_some(column),
+            OperatorKind::Aggregate(of) if self.through_groups && of.window.is_none() => {
+                of.keys.get(column).copied()
+            }
             _ => None,
         };
-        Some(scans_of(operators, &from.inputs[PROBE], of_probe?))
-    };
-    edges.iter().filter_map(before).flatten().collect()
+        Some(self.scans_of(&from.inputs[PROBE], of_probe?))
+    }
 }
 
 /// The number of edges that lead away from an operator.
