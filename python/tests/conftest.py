@@ -33,3 +33,23 @@ def needed(package: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError:
         missing(package.partition(".")[0], f"there is no package {package}")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """Ray on this machine, for all tests that need it."""
+    ray = needed("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        # It leaves a token in the home directory of its user.
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        # It gives its own processes little time to begin, which a busy machine may not have.
+        for left in (2, 1, 0):
+            try:
+                ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+                break
+            except RuntimeError:
+                ray.shutdown()
+                if left == 0:
+                    raise
+        yield ray
+        ray.shutdown()

@@ -14,7 +14,6 @@ import millstream as ms
 
 # They are in Rust, and are shown where they are made: `Relation.start` and `Session.source`.
 CLASSES_IN_RUST = {ms.Job, ms.Source}
-PACKAGES = {"Plot.altair": "altair", "on_ray": "ray"}
 
 
 def documented() -> Iterator[tuple[str, object]]:
@@ -43,29 +42,22 @@ def test_the_functions_are_found() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_the_example_of_a_function_gives_what_it_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in PACKAGES:
-        needed(PACKAGES[name])
     if name == "on_ray":
-        import ray
-
-        monkeypatch.setenv("HOME", str(tmp_path))
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        request.getfixturevalue("ray_cluster")
+    elif name == "Plot.altair":
+        needed("altair")
     monkeypatch.chdir(tmp_path)
-    try:
-        with ms.Session(workers=1) as session:
-            session.register("t", pa.table({"k": ["a", "b", "a"], "x": [1, 2, 3]}))
-            names = {"s": session, "ms": ms, "pa": pa, "pc": pc}
-            found = doctest.DocTestFinder(recurse=False).find(DOCUMENTED[name], name, globs=names)
-            said: list[str] = []
-            assert [test for test in found if test.examples], "it has no example"
-            for test in found:
-                doctest.DocTestRunner().run(test, out=said.append)
-            assert said == [], "".join(said)
-    finally:
-        if name == "on_ray":
-            ray.shutdown()
+    with ms.Session(workers=1) as session:
+        session.register("t", pa.table({"k": ["a", "b", "a"], "x": [1, 2, 3]}))
+        names = {"s": session, "ms": ms, "pa": pa, "pc": pc}
+        found = doctest.DocTestFinder(recurse=False).find(DOCUMENTED[name], name, globs=names)
+        said: list[str] = []
+        assert [test for test in found if test.examples], "it has no example"
+        for test in found:
+            doctest.DocTestRunner().run(test, out=said.append)
+        assert said == [], "".join(said)
 
 
 def test_the_example_of_a_session_runs() -> None:

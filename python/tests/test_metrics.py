@@ -1,6 +1,8 @@
 """The page of counters for Prometheus."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,3 +67,18 @@ def test_the_page_is_open_metrics_and_is_documented() -> None:
     assert families == [f"millstream_python_{name}" for name, _, _ in METRICS]
     for name, _, help_ in METRICS:
         assert f"| `millstream_python_{name}_total` | counter | {help_} |" in PAGE
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    """In a process of its own: counters never go."""
+    code = """
+import millstream as ms
+from millstream import _millstream
+for at in range(1_005):
+    _millstream.count_failed_rows(f"f{at}", 1)
+series = [line for line in ms.metrics().splitlines() if "failed_rows_total" in line]
+assert len(series) == 1_001, len(series)
+assert 'millstream_python_failed_rows_total{function="(others)"} 5' in series
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

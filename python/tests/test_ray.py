@@ -1,7 +1,6 @@
 """`ms.on_ray`: the processes of a Ray cluster as nodes. Ray begins on this machine here."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -10,17 +9,7 @@ from conftest import needed
 import millstream as ms
 
 ray = needed("ray")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # It leaves a token in the home directory of its user.
-    home = os.environ.get("HOME", "")
-    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-    os.environ["HOME"] = home
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture
