@@ -17,6 +17,8 @@ mod bits;
 mod form;
 mod gather;
 mod memory;
+#[cfg(test)]
+mod passes;
 mod picks;
 mod read;
 mod rows;
@@ -33,6 +35,8 @@ use self::form::{PREFIX_BYTES, WORD_BYTES};
 use self::gather::{Column, Writer};
 pub(crate) use self::memory::{bytes_of, bytes_of_array, compact, own_views};
 pub use self::memory::{detach, pieces};
+#[cfg(test)]
+pub(crate) use self::passes::{RowCopies, count_into_slot, take_copied};
 pub(crate) use self::picks::{Picks, take_rows};
 pub(crate) use self::read::Decoder;
 use crate::error::DataflowError;
@@ -97,6 +101,8 @@ impl<'a> RowsLayout<'a> {
     pub(crate) fn payload(&self) -> Bytes {
         let mut payload = vec![0; self.bytes];
         self.write_to(&mut payload);
+        #[cfg(test)]
+        passes::count_elsewhere(payload.len());
         payload.into()
     }
 }

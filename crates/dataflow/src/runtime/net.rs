@@ -490,6 +490,8 @@ impl Net {
         let Some(link) = &mut *joint.link.borrow_mut() else { return false };
         let Some(mut slot) = link.reserve(class) else { return false };
         let len = content.write_to(slot.payload_mut());
+        #[cfg(test)]
+        crate::rows::wire::count_into_slot(len);
         slot.publish(envelope.encode(), len);
         Metrics::add(&self.metrics.frames_sent, 1);
         Metrics::add(&self.metrics.bytes_sent, len as u64);

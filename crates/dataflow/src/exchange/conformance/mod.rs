@@ -2,6 +2,7 @@
 //! of one process and of several in the simulated network.
 
 mod bed;
+mod passes;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -331,8 +332,7 @@ fn progress_does_not_overtake_rows_and_the_end_is_announced_once() {
 fn in_order(case: &Case, shape: Shape, seen: &[Seen], source: u32, worker: u32) {
     let name = case.name;
     let wanted = expected(case, shape, source, worker);
-    let mut rows: Vec<i64> = vec![];
-    let mut ends = 0;
+    let (mut rows, mut ends): (Vec<i64>, u32) = (vec![], 0);
     for at in seen {
         match *at {
             Seen::Row(of, number, _) if of == source => {

@@ -120,7 +120,7 @@ impl Picks {
             [Picked { batch, .. }] => Ok(Some(take_rows(batch, &self.numbers)?)),
             [Picked { batch, .. }, ..] if self.numbers.is_empty() => {
                 let batches = self.picked.iter().map(|picked| &picked.batch);
-                Ok(Some(concat_batches(&batch.schema(), batches)?))
+                Ok(Some(copied(concat_batches(&batch.schema(), batches)?)))
             }
             [Picked { batch, .. }, ..] => {
                 let places: Vec<(usize, usize)> = (0..)
@@ -135,7 +135,8 @@ impl Picks {
                     gather(&parts, &places)
                 };
                 let columns = (0..batch.num_columns()).map(column).collect::<Result<_, _>>()?;
-                Ok(Some(own_views(batch_of(batch.schema(), columns, self.rows)?)))
+                let batch = batch_of(batch.schema(), columns, self.rows)?;
+                Ok(Some(copied(own_views(batch))))
             }
         }
     }
@@ -168,7 +169,14 @@ pub(crate) fn take_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch
     }
     let numbers = UInt32Array::from(rows.to_vec());
     let columns = take_arrays(batch.columns(), &numbers, None)?;
-    Ok(own_views(batch_of(batch.schema(), columns, rows.len())?))
+    Ok(copied(own_views(batch_of(batch.schema(), columns, rows.len())?)))
+}
+
+/// A batch whose rows were copied: tests count their bytes.
+fn copied(batch: RecordBatch) -> RecordBatch {
+    #[cfg(test)]
+    super::passes::count_elsewhere(super::bytes_of(&batch));
+    batch
 }
 
 /// Whether these are all rows of a batch, in their order.

@@ -1,0 +1,83 @@
+//! How often a byte of a row is copied between the operator that gives it and the slot that it
+//! leaves in. No row stays with its worker, and each batch has rows for two others.
+
+use std::sync::Arc;
+
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use arrow::record_batch::RecordBatch;
+
+use super::bed::{BASE, Shape, TAG};
+use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, of_rows, port_of, ran};
+use crate::error::DataflowError;
+use crate::exchange::{Inputs, Port};
+use crate::job::{Distribution, Exchange, RowPartitioner};
+use crate::rows::wire::{RowCopies, take_copied};
+
+/// Bytes of a number.
+const ROW_BYTES: usize = 8;
+
+/// Leads the numbers of a worker to the others, in turn.
+struct ToOthers;
+
+impl RowPartitioner for ToOthers {
+    fn partition(
+        &self,
+        batch: &RecordBatch,
+        of: u32,
+        to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError> {
+        let numbers = batch.column(0).as_primitive::<Int64Type>().values();
+        let other = |&number: &i64| {
+            let (worker, turn) = (number / BASE, number % (i64::from(of) - 1));
+            ((worker + 1 + turn) % i64::from(of)) as u32
+        };
+        to.extend(numbers.iter().map(other));
+        Ok(())
+    }
+}
+
+/// What three processes copy that exchange rows so, and the bytes of these rows.
+fn copied(case: &Case, senders: usize) -> (RowCopies, usize) {
+    let shape = Shape { processes: 3, ..SHAPE };
+    take_copied();
+    drop(ran(case, shape));
+    (take_copied(), senders * shape.batches * shape.rows * ROW_BYTES)
+}
+
+#[test]
+fn a_shuffle_writes_rows_into_slots_and_copies_them_nowhere_else() {
+    let case = Case {
+        name: "shuffle to others",
+        inputs: |place, _| of_rows(place, Distribution::Hash, Some(Arc::new(ToOthers)), None),
+        ..PLAIN
+    };
+    let (copied, bytes) = copied(&case, 3);
+    assert_eq!(copied.elsewhere, 0);
+    assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
+}
+
+#[test]
+fn a_gather_writes_rows_into_slots_and_copies_them_nowhere_else() {
+    let gather = EXCHANGES.iter().find(|case| case.gathers).expect("there is one");
+    let (copied, bytes) = copied(gather, 2);
+    assert_eq!(copied.elsewhere, 0);
+    assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
+}
+
+#[test]
+fn a_merge_copies_rows_once_to_where_it_keeps_them_and_once_into_slots() {
+    let case = Case {
+        name: "merge of rows for others",
+        inputs: |place, _| {
+            let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(ToOthers));
+            let port = Port { partitioner, ..port_of(Distribution::Hash) };
+            Inputs::of_rows(TAG, vec![port], Exchange::Merge, place, SHUFFLE)
+        },
+        merges: true,
+        ..PLAIN
+    };
+    let (copied, bytes) = copied(&case, 3);
+    assert_eq!(copied.elsewhere, bytes);
+    assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
+}
