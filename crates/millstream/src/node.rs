@@ -32,7 +32,8 @@ use state::Disk;
 
 use crate::FabricKind;
 use crate::causes::{is_link, worst};
-use crate::connections::{NodeConnections, OpenConnections, ReturnedLinks};
+use crate::checkpoints::CheckpointProgress;
+use crate::connections::{NodeConnections, NodeLinks, OpenConnections, ReturnedLinks};
 use crate::costs::{JobCosts, MeasuredCosts};
 use crate::error::Error;
 use crate::fault;
@@ -170,14 +171,7 @@ impl NodeRunner<'_> {
             Some(Beginning::Runs(recovery)) => Some(recovery.started_again(options.restarts)),
             None => None,
         };
-        let costs = JobCosts::of(&self.job);
-        // A job that goes on must be cut as it was.
-        let known = if recovery.is_none() { costs.fix() } else { 0 };
-        let (open, links) =
-            connections.begin(self.fabric, self.control, self.layout, settings, known)?;
-        if open.by_cost {
-            tracing::debug!("tables are divided among readers by measured costs");
-        }
+        let (open, links, costs) = self.connect(connections, recovery.is_some())?;
         let pairs = &open.pairs;
         let members = self.members(pairs)?;
         let shared = self.shared(&open, costs)?;
@@ -240,6 +234,24 @@ impl NodeRunner<'_> {
         drop(service);
         connections.end(self.control, open, shared.links.take());
         Ok(report)
+    }
+
+    /// Opens the connections of the job, and fixes what its tables are divided by.
+    fn connect(
+        &self,
+        connections: &mut NodeConnections,
+        keeps_checkpoints: bool,
+    ) -> Result<(OpenConnections, NodeLinks, JobCosts), Error> {
+        let costs = JobCosts::of(&self.job);
+        // A job that goes on must be cut as it was.
+        let known = if keeps_checkpoints { 0 } else { costs.fix() };
+        let settings = &self.job.settings;
+        let (open, links) =
+            connections.begin(self.fabric, self.control, self.layout, settings, known)?;
+        if open.by_cost {
+            tracing::debug!("tables are divided among readers by measured costs");
+        }
+        Ok((open, links, costs))
     }
 
     /// The checkpoints of the job, if it keeps some.
@@ -435,37 +447,32 @@ impl NodeRunner<'_> {
         let all = all?;
         // Of this statement: the next one has other topics.
         self.control.discard_messages();
-        let elapsed = start.elapsed();
-        let mut report = Report {
-            elapsed,
-            cancelled: self.control.cancelled(),
-            checkpoints: recovery.as_deref().and_then(JobCheckpoints::progress),
-            ..Report::default()
-        };
-        let mut measured = MeasuredCosts::default();
-        let mut sum = (&mut report, &mut measured);
-        let costs = &shared.costs;
-        (0..).zip(&all).try_for_each(|(rank, of)| self.add_end(&mut sum, costs, rank, of))?;
-        costs.keep(&measured);
-        Ok(report)
+        let checkpoints = recovery.as_deref().and_then(JobCheckpoints::progress);
+        self.report_of(&all, start.elapsed(), checkpoints, &shared.costs)
     }
 
-    /// Adds the end of a node to the report and the costs of all.
-    fn add_end(
+    /// The report of the job by what each node has sent at its end.
+    fn report_of(
         &self,
-        (report, measured): &mut (&mut Report, &mut MeasuredCosts),
+        all: &[Vec<u8>],
+        elapsed: Duration,
+        checkpoints: Option<CheckpointProgress>,
         costs: &JobCosts,
-        rank: u32,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
-        let end = decode_end(bytes, costs, measured);
-        let (node, bad) = end.ok_or(Error::Unlike { rank, what: "report" })?;
-        report.total.add(&node.total);
-        report.bad = report.bad.saturating_add(node.bad);
-        report.workers.extend(node.workers(rank, self.layout.per_node));
-        report.nodes.push(node.total);
-        report.bad_rows.extend(bad);
-        Ok(())
+    ) -> Result<Report, Error> {
+        let cancelled = self.control.cancelled();
+        let mut report = Report { elapsed, cancelled, checkpoints, ..Report::default() };
+        let mut measured = MeasuredCosts::default();
+        for (rank, bytes) in (0..).zip(all) {
+            let end = decode_end(bytes, costs, &mut measured);
+            let (node, bad) = end.ok_or(Error::Unlike { rank, what: "report" })?;
+            report.total.add(&node.total);
+            report.bad = report.bad.saturating_add(node.bad);
+            report.workers.extend(node.workers(rank, self.layout.per_node));
+            report.nodes.push(node.total);
+            report.bad_rows.extend(bad);
+        }
+        costs.keep(&measured);
+        Ok(report)
     }
 
     /// Whether a worker has failed because the job is stopped, and others have left before it: this

@@ -93,7 +93,7 @@ fn matching(source: &dyn Source, kept: &ColumnPredicate) -> Vec<String> {
 fn range(all: &RecordBatch, column: usize, rows: [usize; 2], open: u8) -> ColumnPredicate {
     let end = |row: usize, is_open: bool| {
         let value = all.column(column).slice(row % all.num_rows(), 1);
-        let end = RangeEnd { inclusive: row % 2 == 0, value };
+        let end = RangeEnd { inclusive: row.is_multiple_of(2), value };
         (!is_open && end.value.is_valid(0)).then_some(end)
     };
     let (from, to) = (end(rows[0], open == 1), end(rows[1], open == 2));

@@ -89,18 +89,18 @@ impl StoreState {
     }
 }
 
+fn query_of(text: &str) -> HashMap<String, String> {
+    text.split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(key, value)| (decode(key), decode(&value.replace('+', " "))))
+        .collect()
+}
+
 async fn handle(State(state): State<Arc<Mutex<StoreState>>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap();
     let path = decode(parts.uri.path());
-    let query: HashMap<String, String> = parts
-        .uri
-        .query()
-        .unwrap_or("")
-        .split('&')
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .map(|(key, value)| (decode(key), decode(&value.replace('+', " "))))
-        .collect();
+    let query = query_of(parts.uri.query().unwrap_or(""));
     let mut state = state.lock().unwrap();
     let range = parts.headers.get("range").and_then(|range| range.to_str().ok()).unwrap_or("");
     state.log.push(format!("{} {path} {range}", parts.method).trim_end().to_owned());
