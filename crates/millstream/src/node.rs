@@ -20,7 +20,7 @@ use channel::Link;
 use cluster::{ClusterError, Control};
 use dataflow::bad::BadRows;
 use dataflow::job::JobGraph;
-use dataflow::metrics::{Metrics, Snapshot};
+use dataflow::metrics::Metrics;
 use dataflow::panics::caught;
 use dataflow::process::Process;
 use dataflow::reconnect::Reconnector;
@@ -32,9 +32,8 @@ use state::Disk;
 
 use crate::FabricKind;
 use crate::causes::{is_link, worst};
-use crate::checkpoints::CheckpointProgress;
 use crate::connections::{NodeConnections, NodeLinks, OpenConnections, ReturnedLinks};
-use crate::costs::{JobCosts, MeasuredCosts};
+use crate::costs::JobCosts;
 use crate::error::Error;
 use crate::fault;
 use crate::groups::join_groups;
@@ -45,7 +44,7 @@ use crate::progress::{Observer, ProgressWatch};
 use crate::pulse::Vigil;
 use crate::reconnect::{BrokenLink, ReconnectService, Reconnects, WorkerEnd, link_events};
 use crate::recovery::{Beginning, JobCheckpoints};
-use crate::report::{NodeCounters, Report, decode_end, encode_end};
+use crate::report::{NodeCounters, Report, encode_end};
 use crate::script::RunOptions;
 use crate::spill::Folder;
 use crate::threads::TaskGroup;
@@ -447,32 +446,13 @@ impl NodeRunner<'_> {
         let all = all?;
         // Of this statement: the next one has other topics.
         self.control.discard_messages();
-        let checkpoints = recovery.as_deref().and_then(JobCheckpoints::progress);
-        self.report_of(&all, start.elapsed(), checkpoints, &shared.costs)
-    }
-
-    /// The report of the job by what each node has sent at its end.
-    fn report_of(
-        &self,
-        all: &[Vec<u8>],
-        elapsed: Duration,
-        checkpoints: Option<CheckpointProgress>,
-        costs: &JobCosts,
-    ) -> Result<Report, Error> {
-        let cancelled = self.control.cancelled();
-        let mut report = Report { elapsed, cancelled, checkpoints, ..Report::default() };
-        let mut measured = MeasuredCosts::default();
-        for (rank, bytes) in (0..).zip(all) {
-            let end = decode_end(bytes, costs, &mut measured);
-            let (node, bad) = end.ok_or(Error::Unlike { rank, what: "report" })?;
-            report.total.add(&node.total);
-            report.bad = report.bad.saturating_add(node.bad);
-            report.workers.extend(node.workers(rank, self.layout.per_node));
-            report.nodes.push(node.total);
-            report.bad_rows.extend(bad);
-        }
-        costs.keep(&measured);
-        Ok(report)
+        let report = Report {
+            elapsed: start.elapsed(),
+            cancelled: self.control.cancelled(),
+            checkpoints: recovery.as_deref().and_then(JobCheckpoints::progress),
+            ..Report::default()
+        };
+        report.with_ends(&all, self.layout.per_node, &shared.costs)
     }
 
     /// Whether a worker has failed because the job is stopped, and others have left before it: this

@@ -13,6 +13,7 @@ use plan::Ran;
 use crate::FabricKind;
 use crate::checkpoints::CheckpointProgress;
 use crate::costs::{JobCosts, MeasuredCosts};
+use crate::error::Error;
 use crate::packed::{put_number, take_number};
 
 /// Workers of a node that are reported one by one at most; the sum holds all.
@@ -163,6 +164,30 @@ impl Report {
             joined: self.joined.iter().map(|(kind, pairs)| (kind.to_string(), *pairs)).collect(),
             functions: Vec::new(),
         }
+    }
+
+    /// The same with what each node has sent at its end, by rank; what that says of costs is kept.
+    ///
+    /// # Errors
+    /// When a node has sent something else.
+    pub(crate) fn with_ends(
+        mut self,
+        ends: &[Vec<u8>],
+        per_node: u32,
+        costs: &JobCosts,
+    ) -> Result<Self, Error> {
+        let mut measured = MeasuredCosts::default();
+        for (rank, bytes) in (0..).zip(ends) {
+            let end = decode_end(bytes, costs, &mut measured);
+            let (node, bad) = end.ok_or(Error::Unlike { rank, what: "report" })?;
+            self.total.add(&node.total);
+            self.bad = self.bad.saturating_add(node.bad);
+            self.workers.extend(node.workers(rank, per_node));
+            self.nodes.push(node.total);
+            self.bad_rows.extend(bad);
+        }
+        costs.keep(&measured);
+        Ok(self)
     }
 
     /// Adds a job that ran after this one.
