@@ -152,6 +152,21 @@ fn records_of_csv_are_read_in_ranges() {
 }
 
 #[test]
+fn a_mark_at_the_beginning_is_of_the_first_record() {
+    let mark = "\u{feff}";
+    for text in ["\"", "1,x\n", "\n", "", "\"a\nb\"\n3,4", "\"torn\n2,y\n"] {
+        for (header, first) in [("false", ""), ("true", "a,b\n")] {
+            let text = format!("{mark}{first}{text}");
+            is_same("mark.csv", text.as_bytes(), &[("csv.header", header)], &[1, 2, 3, 4, 5]);
+        }
+        let text = format!("{mark}{text}");
+        is_same("mark.json", text.as_bytes(), &[], &[1, 2, 3, 4, 5]);
+    }
+    let read = is_same("mark.csv", b"\xef\xbb\xbf\"torn\n2,y", &[("csv.header", "false")], &[2]);
+    assert_eq!((read.rows.len(), read.bad.len()), (1, 1));
+}
+
+#[test]
 fn positions_in_ranges_are_those_of_their_rows() {
     let scratch = Scratch::new("ranges-positions");
     let csv = scratch.write("t.csv", format!("a,b\r\n{}", odd_records(30)));

@@ -11,6 +11,7 @@ use super::records::{Header, Records, Stop};
 use super::{Dialect, RECORD_BYTES_MAX};
 use crate::format::RecordStart;
 use crate::format::cut::{PIECE_BYTES, SeekableBytes, read_piece};
+use crate::format::input::UTF8_MARK;
 
 /// Records that the reader goes over at a time.
 const STEP_RECORDS: usize = 4096;
@@ -138,7 +139,9 @@ impl CsvCut {
         if from.offset > 0 {
             records.go_to(from)?;
         }
-        records.end = least;
+        // A mark at the beginning is of the first record: no reader begins behind it.
+        let first = if from.offset == 0 { UTF8_MARK.len() as u64 + 1 } else { 0 };
+        records.end = least.max(first);
         while let Stop::Full = records.read(STEP_RECORDS)? {}
         Ok(records.place())
     }
