@@ -114,7 +114,8 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
         let none = cells.filter(|cell| *cell == "–").count();
         // On a busy machine a short stream may take as long as a longer one: there is no rate then,
         // and a line says so.
-        assert_eq!(text.len(), 1 + none, "each was run: {section}");
+        let of_section = if std::ptr::eq(section, skew) { 2 } else { 1 };
+        assert_eq!(text.len(), of_section + none, "each was run: {section}");
         assert!(none == 0 || std::ptr::eq(section, streams), "{section}");
     }
     // Bytes do not depend on how fast the machine is.
@@ -122,7 +123,12 @@ fn joins_over_memory_servers_are_run_checked_and_shown() {
     assert_eq!(bars.len(), 2, "{multicast}");
     assert!(bars.iter().all(|bar| bar["met"] == true), "{multicast}");
     assert_eq!(lists["bars"][0]["met"], true, "{lists}");
-    assert_eq!(skew["bars"][0]["met"], true, "{skew}");
+    // Bytes are divided evenly; processor time is measured.
+    let most = |row: &Value| row[1].as_str().unwrap().parse::<f64>().unwrap();
+    let shares = skew["tables"][0]["rows"].as_array().unwrap();
+    assert!(shares.iter().all(|row| most(row) < 1.1), "{skew}");
+    assert_eq!(skew["tables"][1]["rows"].as_array().unwrap().len(), 6, "{skew}");
+    assert!(skew["bars"][0]["met"].is_boolean(), "{skew}");
     assert_eq!(star["bars"].as_array().unwrap().len(), 2, "{star}");
     assert_eq!(streams["bars"].as_array().unwrap().len(), 2, "{streams}");
 }
