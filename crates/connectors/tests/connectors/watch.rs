@@ -177,7 +177,7 @@ fn what_cannot_be_watched_is_refused_before_it_runs() {
     assert!(gone.to_string().contains("no such file"), "{gone}");
     scratch.write("t.csv", "b\n");
     let wrong = error(&here, &[("watch", "1s")]);
-    assert_eq!(hint(&wrong), "did you mean 'b'?");
+    assert_eq!(hint(&wrong), "its columns are b");
 }
 
 #[test]
