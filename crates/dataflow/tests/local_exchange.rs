@@ -18,10 +18,12 @@ use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::reconnect::{LinkEvent, Reconnector};
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Next, Position, SplitReader};
 use dataflow::worker::{Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
 use state::{GroupBy, Partitioner, StateOptions};
+
+use crate::flows::Flows;
 
 const WORKERS: u32 = 2;
 const BATCH_ROWS: i64 = 1_000;
@@ -35,32 +37,9 @@ fn keys(rows: std::ops::Range<i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(rows.map(|row| row % 700)))
 }
 
-/// A flow for each worker, of so many batches each.
+/// Reads this number of batches.
 #[derive(Clone)]
 struct Numbers(i64);
-
-impl Source for Numbers {
-    fn schema(&self) -> SchemaRef {
-        schema(&["k"])
-    }
-
-    fn bounded(&self) -> bool {
-        true
-    }
-
-    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        Ok(vec![Split::default(); WORKERS as usize])
-    }
-
-    fn open(
-        &self,
-        _: &Split,
-        _: Option<&Position>,
-        _: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(self.clone()))
-    }
-}
 
 impl SplitReader for Numbers {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
@@ -192,9 +171,9 @@ impl Pair {
     }
 }
 
-fn operators(source: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operator> {
+fn operators(reader: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operator> {
     let aggregate = Aggregation {
-        input_schema: source.schema(),
+        input_schema: schema(&["k"]),
         group_by: Arc::new(GroupBy {
             keys: vec![DataType::Int64],
             aggregates: vec![state::aggregates::count()],
@@ -207,6 +186,8 @@ fn operators(source: Numbers, exchange: Exchange, counts: &Counts) -> Vec<Operat
         early_ns: None,
         schema: schema(&["k", "count"]),
     };
+    let schema_of_source = schema(&["k"]);
+    let source = Flows { schema: schema_of_source, bounded: true, splits: WORKERS, reader };
     let input = Scan::new("t", Arc::new(source));
     let (sink, schema) = (Arc::new(counts.clone()), schema(&["k", "count"]));
     let kinds = [

@@ -17,9 +17,11 @@ use dataflow::job::{
 };
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Next, Position, Source, SplitReader};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::sim::{SimNet, SimOptions};
+
+use crate::flows::Flows;
 
 pub const WORKERS: u32 = 2;
 
@@ -36,31 +38,14 @@ pub fn batch(columns: &[&str], values: Vec<Vec<i64>>) -> RecordBatch {
     RecordBatch::try_new(schema(columns), arrays.collect()).unwrap()
 }
 
-/// A flow for each worker: all keys, or none.
+/// Reads keys, the last ones first.
 #[derive(Clone)]
-pub struct Keys(pub Vec<i64>);
+struct Keys(Vec<i64>);
 
-impl Source for Keys {
-    fn schema(&self) -> SchemaRef {
-        schema(&["k"])
-    }
-
-    fn bounded(&self) -> bool {
-        true
-    }
-
-    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        Ok(vec![Split::default(); WORKERS as usize])
-    }
-
-    fn open(
-        &self,
-        _: &Split,
-        _: Option<&Position>,
-        _: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(self.clone()))
-    }
+/// A source that gives these keys to each worker.
+pub fn source_of(keys: Vec<i64>) -> Arc<dyn Source> {
+    let (schema, reader) = (schema(&["k"]), Keys(keys));
+    Arc::new(Flows { schema, bounded: true, splits: WORKERS, reader })
 }
 
 impl SplitReader for Keys {
@@ -276,7 +261,7 @@ fn run_until(
         plan,
     };
     let edge = |from| vec![Edge { from, step: None, timed: false, lateness: 0 }];
-    let scan = |keys: Vec<i64>| OperatorKind::Source(Scan::new("t", Arc::new(Keys(keys))));
+    let scan = |of: Vec<i64>| OperatorKind::Source(Scan::new("t", source_of(of)));
     let [left, right] = tables.map(scan);
     let sink = SinkSpec { sink: Arc::new(collected.clone()), schema: schema(&COLUMNS) };
     let operators = vec![

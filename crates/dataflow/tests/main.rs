@@ -5,6 +5,7 @@ mod alone;
 mod bounds;
 mod cast;
 mod early;
+mod flows;
 mod frames;
 mod lists;
 mod local_exchange;

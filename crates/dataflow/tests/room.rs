@@ -13,9 +13,11 @@ use dataflow::job::{Edge, JobGraph, Operator, OperatorKind, Scan, Settings, Sink
 use dataflow::metrics::Metrics;
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Next, Position, SplitReader};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::Clock;
+
+use crate::flows::Flows;
 
 const WORKERS: u32 = 2;
 const BATCHES: i64 = 100;
@@ -26,33 +28,9 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]))
 }
 
-/// A flow for each worker.
+/// Reads numbers from a batch on.
 #[derive(Clone)]
 struct Numbers(i64);
-
-impl Source for Numbers {
-    fn schema(&self) -> SchemaRef {
-        schema()
-    }
-
-    /// Sinks are published one by one.
-    fn bounded(&self) -> bool {
-        false
-    }
-
-    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        Ok(vec![Split::default(); WORKERS as usize])
-    }
-
-    fn open(
-        &self,
-        _: &Split,
-        _: Option<&Position>,
-        _: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(self.clone()))
-    }
-}
 
 impl SplitReader for Numbers {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
@@ -155,10 +133,11 @@ impl Set {
         let (stuck, free) = (Pipe::default(), Pipe::default());
         free.flow();
         let operators = [&stuck, &free].into_iter().enumerate().flat_map(|(at, pipe)| {
-            let source: Arc<dyn Source> = Arc::new(Numbers(0));
-            let input = Scan::new("t", source);
-            let sink =
-                OperatorKind::Sink(SinkSpec { sink: Arc::new(pipe.clone()), schema: schema() });
+            // Sinks of a source without an end are published one by one.
+            let (schema, reader) = (schema(), Numbers(0));
+            let source = Flows { schema: schema.clone(), bounded: false, splits: WORKERS, reader };
+            let input = Scan::new("t", Arc::new(source));
+            let sink = OperatorKind::Sink(SinkSpec { sink: Arc::new(pipe.clone()), schema });
             let edge = Edge { from: 2 * at, step: None, timed: false, lateness: 0 };
             [
                 Operator::new("t", vec![], OperatorKind::Source(input)),

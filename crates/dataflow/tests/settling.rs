@@ -13,9 +13,11 @@ use dataflow::error::ConnectorError;
 use dataflow::job::{Edge, JobGraph, Operator, OperatorKind, Scan, Settings, SinkSpec};
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Room, Sink, SinkWriter, WriterContext};
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Next, Position, SplitReader};
 use dataflow::worker::{Signals, Status, Worker, WorkerConfig};
 use fabric::Clock;
+
+use crate::flows::Flows;
 
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]))
@@ -24,29 +26,6 @@ fn schema() -> SchemaRef {
 /// Gives one row, and waits for more.
 #[derive(Clone)]
 struct OneRow(bool);
-
-impl Source for OneRow {
-    fn schema(&self) -> SchemaRef {
-        schema()
-    }
-
-    fn bounded(&self) -> bool {
-        false
-    }
-
-    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        Ok(vec![Split::default()])
-    }
-
-    fn open(
-        &self,
-        _: &Split,
-        _: Option<&Position>,
-        _: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(self.clone()))
-    }
-}
 
 impl SplitReader for OneRow {
     fn next(&mut self, _: usize) -> Result<Next, ConnectorError> {
@@ -137,9 +116,10 @@ fn a_round_waits_for_the_reader_of_its_rows() {
     let slow = Slow::default();
     let edge = Edge { from: 0, step: None, timed: false, lateness: 0 };
     let sink = OperatorKind::Sink(SinkSpec { sink: Arc::new(slow.clone()), schema: schema() });
-    let source: Arc<dyn Source> = Arc::new(OneRow(false));
+    let (schema, reader) = (schema(), OneRow(false));
+    let source = Flows { schema, bounded: false, splits: 1, reader };
     let operators = vec![
-        Operator::new("t", vec![], OperatorKind::Source(Scan::new("t", source))),
+        Operator::new("t", vec![], OperatorKind::Source(Scan::new("t", Arc::new(source)))),
         Operator::new("s", vec![vec![edge]], sink),
     ];
     let job = Arc::new(JobGraph { operators, settings: Settings::default() });

@@ -4,44 +4,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::job::{Edge, JoinKind, Lookup, Operator, OperatorKind, Scan, SinkSpec};
-use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
+use dataflow::source::{Next, Position, SplitReader};
 use dataflow::worker::Signals;
 
-use crate::local_plan::{Collected, Keys, WORKERS, batch, run_job, schema};
+use crate::flows::Flows;
+use crate::local_plan::{Collected, WORKERS, batch, run_job, schema, source_of};
 
-/// A table of a flow for each worker, that never ends. It asks for the end of the query with the
+/// A reader that never ends. It asks for the end of the query with the
 /// batch of this number.
 #[derive(Clone)]
 struct Endless {
     stops_at: usize,
     batches: Arc<AtomicUsize>,
     signals: Arc<Signals>,
-}
-
-impl Source for Endless {
-    fn schema(&self) -> SchemaRef {
-        schema(&["k", "v"])
-    }
-
-    fn bounded(&self) -> bool {
-        true
-    }
-
-    fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
-        Ok(vec![Split::default(); WORKERS as usize])
-    }
-
-    fn open(
-        &self,
-        _: &Split,
-        _: Option<&Position>,
-        _: &ReaderContext,
-    ) -> Result<Box<dyn SplitReader>, ConnectorError> {
-        Ok(Box::new(self.clone()))
-    }
 }
 
 impl SplitReader for Endless {
@@ -65,7 +42,9 @@ fn a_table_is_not_read_after_a_stop_and_rows_that_wait_for_it_are_dropped() {
     for (stops_at, kind) in [(1, JoinKind::Inner), (7, JoinKind::Left), (40, JoinKind::LeftAnti)] {
         let signals = Arc::<Signals>::default();
         let batches = Arc::new(AtomicUsize::new(0));
-        let table = Endless { stops_at, batches: batches.clone(), signals: signals.clone() };
+        let reader = Endless { stops_at, batches: batches.clone(), signals: signals.clone() };
+        let schema_of_table = schema(&["k", "v"]);
+        let table = Flows { schema: schema_of_table, bounded: true, splits: WORKERS, reader };
         let both = schema(&["k", "k", "v"]);
         let lookup = Lookup {
             table: Scan::new("d", Arc::new(table)),
@@ -83,7 +62,7 @@ fn a_table_is_not_read_after_a_stop_and_rows_that_wait_for_it_are_dropped() {
         let schema = lookup.schema.clone();
         let sink = SinkSpec { sink: Arc::new(collected.clone()), schema };
         let edge = |from| vec![vec![Edge { from, step: None, timed: false, lateness: 0 }]];
-        let keys = OperatorKind::Source(Scan::new("t", Arc::new(Keys((0..5_000).collect()))));
+        let keys = OperatorKind::Source(Scan::new("t", source_of((0..5_000).collect())));
         let operators = vec![
             Operator::new("t", vec![], keys),
             Operator::new("l", edge(0), OperatorKind::Lookup(Box::new(lookup))),
