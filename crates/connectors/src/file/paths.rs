@@ -200,6 +200,9 @@ pub(super) fn missing(path: &Path) -> ConnectorError {
     let parent = parent_of(path);
     let hint = match (nearest_in(parent, path), parent.is_dir()) {
         (Some(near), _) => format!("did you mean '{}'?", path.with_file_name(near).display()),
+        (None, true) if fs::read_dir(parent).is_err() => {
+            format!("'{}' cannot be listed", parent.display())
+        }
         (None, true) => format!("'{}' has no file of such a name", parent.display()),
         (None, false) => {
             let there = |directory: &&Path| directory.as_os_str().is_empty() || directory.is_dir();

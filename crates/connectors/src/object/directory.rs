@@ -233,7 +233,7 @@ impl ObjectDirectory {
         let locations = futures::stream::iter(locations?.into_iter().map(Ok)).boxed();
         let inner = Arc::clone(&self.store.store);
         // A thousand are one request.
-        self.store.ask(&self.place(STAGED), async move {
+        self.store.ask(&self.place(""), async move {
             let mut deleted = inner.delete_stream(locations);
             while let Some(one) = deleted.next().await {
                 match one {

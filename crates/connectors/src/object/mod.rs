@@ -111,10 +111,6 @@ pub(crate) struct ObjectStoreClient {
     retry_timeout: Duration,
 }
 
-fn retry_timeout(options: OptionReader<'_>) -> Result<Duration, ConnectorError> {
-    retry_timeout_ns(options).map(Duration::from_nanos)
-}
-
 /// A URL cut into its store and the path in it, which may be a pattern.
 pub(crate) fn open(
     url: &str,
@@ -122,6 +118,7 @@ pub(crate) fn open(
 ) -> Result<(ObjectStoreClient, String), ConnectorError> {
     let io = Io::shared()?;
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let retry_timeout = Duration::from_nanos(retry_timeout_ns(options)?);
     let mut secrets = Vec::new();
     let (store, base, path): (Arc<dyn ObjectStore>, String, String) = match scheme {
         "s3" | "s3a" => {
@@ -130,22 +127,20 @@ pub(crate) fn open(
                 let hint = Some("write 'path' = 's3://bucket/name.parquet'".into());
                 return Err(refuse("path", "it names no bucket", hint));
             }
-            let store = s3(bucket, options, &mut secrets)?;
+            let store = s3(bucket, options, retry_timeout, &mut secrets)?;
             (store, format!("{scheme}://{bucket}/"), path.to_owned())
         }
-        _ => {
-            let (store, base, path) = web(url, options, &mut secrets)?;
-            (store, base, path)
-        }
+        _ => web(url, retry_timeout, &mut secrets)?,
     };
     let lists = scheme.starts_with("s3");
-    let (secrets, retry_timeout) = (Arc::new(secrets), retry_timeout(options)?);
+    let secrets = Arc::new(secrets);
     Ok((ObjectStoreClient { io, store, base, secrets, lists, retry_timeout }, path))
 }
 
 fn s3(
     bucket: &str,
     options: OptionReader<'_>,
+    retry_timeout: Duration,
     secrets: &mut Vec<String>,
 ) -> Result<Arc<dyn ObjectStore>, ConnectorError> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -175,7 +170,7 @@ fn s3(
     let store = builder
         .with_client_options(client_options(plain))
         .with_http_connector(Careful { leaves: false })
-        .with_retry(retry(retry_timeout(options)?))
+        .with_retry(retry(retry_timeout))
         .build()
         .map_err(|error| refuse("path", chain(&error), None))?;
     Ok(Arc::new(store))
@@ -195,7 +190,7 @@ pub(crate) fn s3_endpoint(options: OptionReader<'_>) -> Option<String> {
 /// The store of a host, its address for messages, and the path in it.
 fn web(
     url: &str,
-    options: OptionReader<'_>,
+    retry_timeout: Duration,
     secrets: &mut Vec<String>,
 ) -> Result<(Arc<dyn ObjectStore>, String, String), ConnectorError> {
     let hint = || Some("write 'path' = 'https://host/name.parquet'".to_owned());
@@ -214,7 +209,7 @@ fn web(
         .with_url(host.as_str())
         .with_client_options(client_options(plain))
         .with_http_connector(Careful { leaves: true })
-        .with_retry(retry(retry_timeout(options)?))
+        .with_retry(retry(retry_timeout))
         .build()
         .map_err(|error| refuse("path", chain(&error), hint()))?;
     let mut base = format!("{}://{}", host.scheme(), host.host_str().unwrap_or_default());

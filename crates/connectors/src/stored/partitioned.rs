@@ -1,4 +1,5 @@
-//! Files of which something is known before they are opened: files that cannot match are not.
+//! Files of which something is known before they are opened: files that cannot match are never
+//! opened.
 //!
 //! Names of files have columns of their table, and a list of files may have summaries of others.
 //! The files are chosen by these alone, so the others are not read; the source of the files
@@ -21,10 +22,10 @@ use super::{Blob, source};
 use crate::format::{Kind, TargetColumns};
 use crate::options::OptionReader;
 
-/// What is known of the rows of files before they are opened.
+/// Summaries of files, from a list of them.
 pub(crate) trait FileSummaries: Send + Sync {
-    /// Those of the output columns at these places in the file of this number; `None` if nothing is
-    /// known, or the file may have bad rows.
+    /// The summaries of the output columns at `places` in the file with this index; `None` if nothing
+    /// is known, or the file may have bad rows.
     fn of(&self, file: usize, places: &BTreeSet<usize>) -> Option<BTreeMap<usize, ColumnSummary>>;
 }
 

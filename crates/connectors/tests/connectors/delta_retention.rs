@@ -42,28 +42,30 @@ fn versions_that_nobody_can_ask_for_are_removed_when_a_checkpoint_is_written() {
     for place in Place::both("delta-cleaned") {
         let sink = place.sink(&[("checkpoint.interval", "3")]);
         let mut writer = sink.open(&staging(0, 1)).unwrap();
-        let mut turns = 0..;
-        let mut publish = |count: usize| {
-            for turn in turns.by_ref().take(count) {
+        let mut publish_turns = |turns: std::ops::Range<i64>| {
+            for turn in turns {
                 publish(&*sink, &mut *writer, &numbers(10 * turn, 10 * turn + 10));
             }
         };
         let there = |name: &dyn Fn(u64) -> String| {
             (0..20).filter(|version| place.get(&name(*version)).is_some()).collect::<Vec<u64>>()
         };
-        publish(9);
+        publish_turns(0..9);
         assert_eq!(there(&checkpoint), [3, 6]);
         let old = (0..7).map(commit).chain([3, 6].map(checkpoint));
         age(&place, &old.collect::<Vec<_>>(), 40);
         assert_eq!(there(&commit), (0..9).collect::<Vec<_>>(), "nothing is removed in between");
-        publish(1);
+        // A writer looks at the log with its first checkpoint, and then once an hour.
+        let next = place.sink(&[("checkpoint.interval", "3")]);
+        let mut next_writer = next.open(&staging(0, 1)).unwrap();
+        publish(&*next, &mut *next_writer, &numbers(90, 100));
         assert_eq!((there(&checkpoint), there(&commit)), (vec![6, 9], vec![6, 7, 8, 9]));
         assert_eq!(place.rows(), set(0, 100, false));
-        // Its writer goes on, and so does one that has not seen it.
-        publish(2);
+        // The writer before goes on, and so does one that has not seen it.
+        publish_turns(10..12);
         let other = place.sink(&[("checkpoint.interval", "3")]);
         assert_eq!(other.mark().unwrap(), None);
-        publish(1);
+        publish_turns(12..13);
         assert_eq!(place.rows(), set(0, 130, false));
     }
 }

@@ -21,7 +21,7 @@ use super::checkpoint;
 use super::columns::DeltaColumns;
 use super::log::{COMMIT_BYTES_MAX, DeltaLog, apply_commit, commit_name, unread};
 use super::place::{TablePlace, now_ms, random};
-use super::retention;
+use super::retention::{self, CLEANED_EVERY_MS};
 use super::snapshot::Snapshot;
 use super::statistics;
 
@@ -34,7 +34,7 @@ pub(super) struct NewFile {
     /// Its name below the table.
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// What is known of its columns, as the log has it.
+    /// Statistics of its columns, as the log has them.
     pub(super) statistics: String,
     /// The values of the partition columns.
     pub(super) values: Vec<(String, Option<String>)>,
@@ -86,6 +86,8 @@ struct LatestSnapshot {
     snapshot: Snapshot,
     /// The [rules](Snapshot::rules) that rows were checked against.
     checked: Option<[Value; 2]>,
+    /// The time at which old versions were last removed, in milliseconds since 1970.
+    cleaned_ms: i64,
 }
 
 impl WrittenTable {
@@ -103,26 +105,19 @@ impl WrittenTable {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The partition columns, of the table if it is there. Checks that rows can be added.
+    /// The partition columns, and the columns of which files have statistics; of the table if it is
+    /// there. Checks that rows can be added.
     ///
     /// # Errors
     /// When they cannot, or the log cannot be read.
-    pub(super) fn partitioned_by(&self) -> Result<Vec<String>, ConnectorError> {
+    pub(super) fn layout(&self) -> Result<(Vec<String>, Vec<String>), ConnectorError> {
         let mut known = self.lock();
         self.refresh(&mut known)?;
-        Ok(self.partitions(&known.snapshot))
-    }
-
-    /// The columns of which files of the table have statistics.
-    ///
-    /// # Errors
-    /// When rows cannot be added, or the log cannot be read.
-    pub(super) fn summarized(&self) -> Result<Vec<String>, ConnectorError> {
-        let mut known = self.lock();
-        self.refresh(&mut known)?;
-        let (snapshot, schema) = (&known.snapshot, &self.columns.schema);
+        let snapshot = &known.snapshot;
+        let partitioned_by = self.partitions(snapshot);
         let setting = |key: &str| snapshot.setting(key);
-        Ok(statistics::columns_of(schema, &self.partitions(snapshot), setting))
+        let summarized = statistics::columns_of(&self.columns.schema, &partitioned_by, setting);
+        Ok((partitioned_by, summarized))
     }
 
     fn partitions(&self, snapshot: &Snapshot) -> Vec<String> {
@@ -173,9 +168,7 @@ impl WrittenTable {
             snapshot.version = Some(log.replay(&self.place, from, snapshot)?);
         } else {
             // A log that is read in part leaves nothing behind.
-            let mut fresh = Snapshot { now_ms: snapshot.now_ms, ..Snapshot::default() };
-            fresh.version = Some(log.replay(&self.place, None, &mut fresh)?);
-            *snapshot = fresh;
+            *snapshot = Snapshot::of_log(&log, &self.place, snapshot.now_ms)?;
         }
         snapshot.checkpoint = log.checkpoint().max(snapshot.checkpoint);
         let place = self.place.display("");
@@ -227,7 +220,7 @@ impl WrittenTable {
                 if known.checked.is_none() {
                     known.checked = Some(snapshot.rules());
                 }
-                self.keep_checkpoint(snapshot);
+                self.keep_checkpoint(known);
                 return Ok(());
             }
             tracing::info!(place, version, "another writer was first: commits behind it");
@@ -237,7 +230,8 @@ impl WrittenTable {
     }
 
     /// Writes a checkpoint of the log if it is time. The commit stands without it.
-    fn keep_checkpoint(&self, snapshot: &mut Snapshot) {
+    fn keep_checkpoint(&self, known: &mut LatestSnapshot) {
+        let snapshot = &mut known.snapshot;
         let given = snapshot.setting("delta.checkpointInterval").and_then(|of| of.parse().ok());
         let every = given.unwrap_or(self.checkpoint_every);
         let Some(version) = snapshot.version else { return };
@@ -250,7 +244,10 @@ impl WrittenTable {
             Ok(()) => {
                 snapshot.checkpoint = Some(version);
                 self.place.sweep_log();
-                retention::clean_log(&self.place, snapshot);
+                if snapshot.now_ms - known.cleaned_ms >= CLEANED_EVERY_MS {
+                    retention::clean_log(&self.place, snapshot);
+                    known.cleaned_ms = snapshot.now_ms;
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "no checkpoint of the log: the next commit tries again");

@@ -60,7 +60,7 @@ struct DeltaFile {
     values: BTreeMap<String, Option<String>>,
     /// Whether a vector says that some of its rows are deleted.
     has_vector: bool,
-    /// What the log says of its columns.
+    /// Statistics of its columns, as the log has them.
     statistics: Option<Box<str>>,
 }
 
@@ -132,6 +132,24 @@ impl LogState for TableState {
     }
 }
 
+/// The name of a file as a listing of the table has it. `path` is that of the log, and `name` the
+/// same, decoded or not.
+///
+/// # Errors
+/// When it is not below the table: nobody knows which file that may be.
+pub(super) fn below(table: &str, path: &str, name: &str) -> Result<String, ConnectorError> {
+    let part = |part: Component<'_>| match part {
+        Component::Normal(name) => name.to_str().map(str::to_owned),
+        _ => None,
+    };
+    let parts: Option<Vec<String>> = Path::new(name).components().map(part).collect();
+    let parts = parts.filter(|_| !path.contains("://") && !name.starts_with("file:"));
+    parts.filter(|parts| !parts.is_empty()).map(|parts| parts.join("/")).ok_or_else(|| {
+        let message = format!("its file '{path}' is outside of its directory");
+        unread(table, message, "copy the table with its files")
+    })
+}
+
 impl TableState {
     /// The files, all of which are read. `table` is its address.
     ///
@@ -153,12 +171,7 @@ impl TableState {
                 return Err(unread(table, message, hint));
             }
             let decoded = partitions::decoded(&path);
-            let relative = Path::new(&decoded);
-            let is_below = relative.components().all(|part| matches!(part, Component::Normal(_)));
-            if path.contains("://") || decoded.starts_with("file:") || !is_below {
-                let message = format!("its file '{path}' is outside of its directory");
-                return Err(unread(table, message, "copy the table with its files"));
-            }
+            below(table, &path, &decoded)?;
             let named = partitions::of_name(&decoded);
             let is_named = distinct.iter().all(|column| {
                 let value =
@@ -309,5 +322,15 @@ mod tests {
         assert_eq!(state.files.len(), 1);
         let error = apply("same", (&mut state, &mut actions), same).1.unwrap_err().to_string();
         assert!(error.contains("over 40000000 actions"), "{error}");
+    }
+
+    #[test]
+    fn paths_of_the_log_are_names_below_the_table_or_refused() {
+        for (path, name) in [("a", "a"), ("k=1//a", "k=1/a"), ("k=1/./a", "k=1/a")] {
+            assert_eq!(below("t", path, path).unwrap(), name);
+        }
+        for path in ["/a", "../a", "k/../../a", "s3://b/a", "file:/a"] {
+            assert!(below("t", path, path).is_err(), "{path}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Spans of time as settings of a table have them: `interval 1 week`, `interval 30 days`.
 
+pub(super) const HOUR_MS: i64 = 60 * 60 * 1000;
+
 /// Milliseconds of a span; `None` if it is none. Months and years have no fixed length, and are not
 /// taken, as Delta Lake does not take them.
 pub(super) fn interval_ms(text: &str) -> Option<i64> {
@@ -16,8 +18,8 @@ pub(super) fn interval_ms(text: &str) -> Option<i64> {
     for [number, unit] in pairs {
         let number: i64 = number.trim_matches('\'').parse().ok()?;
         let ms = match unit.strip_suffix('s').unwrap_or(unit) {
-            "week" => 7 * 24 * 3_600_000,
-            "day" => 24 * 3_600_000,
+            "week" => 7 * 24 * HOUR_MS,
+            "day" => 24 * HOUR_MS,
             "hour" => 3_600_000,
             "minute" => 60_000,
             "second" => 1_000,

@@ -155,11 +155,11 @@ impl DeltaLog {
     }
 }
 
-/// What a name of the log stands for, behind its version.
+/// The kind of a file of the log, by its name behind the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogName {
     Commit,
-    /// A part of a checkpoint, of so many.
+    /// Part `part` of a checkpoint that has `of` parts.
     Checkpoint {
         part: u64,
         of: u64,

@@ -1,4 +1,4 @@
-//! How long what a table does not need any more stays.
+//! Removes commits and checkpoints of a log that are older than its retention.
 //!
 //! ```text
 //! _delta_log/   3.json … 10.checkpoint 10.json … 20.checkpoint 20.json … 25.json
@@ -11,13 +11,15 @@
 //! is younger than [`LOG_STAYS_LEAST_MS`] is removed from under it, whatever the table says.
 
 use super::LOG;
-use super::interval::interval_ms;
+use super::interval::{HOUR_MS, interval_ms};
 use super::log::{LogName, checkpoints};
 use super::place::TablePlace;
 use super::snapshot::Snapshot;
 use crate::object::AgedName;
 
-const HOUR_MS: i64 = 60 * 60 * 1000;
+/// How long to wait before a log is listed again. It may have as many names as commits were made
+/// within its retention.
+pub(super) const CLEANED_EVERY_MS: i64 = HOUR_MS;
 /// How long versions can be read, where the table does not say it.
 const LOG_STAYS_MS: i64 = 30 * 24 * HOUR_MS;
 /// How long they can be read at least.

@@ -102,10 +102,10 @@ impl DeltaSink {
         }
         let schema = Arc::new(columns.schema.clone());
         let written = WrittenTable::new(place, columns, given, every);
-        let partitioned_by = written.partitioned_by()?;
+        let (partitioned_by, summarized) = written.layout()?;
         check_partitions(&schema, &partitioned_by)?;
         let of_files = TableDef { schema, ..table.clone() };
-        let (summarized, name) = (written.summarized()?, app_id.as_deref());
+        let name = app_id.as_deref();
         let layout = Layout::of_table(&of_files, path, &partitioned_by, &summarized, name)?;
         let layout = Arc::new(layout);
         let (table, job, ended) = (Arc::new(written), OnceLock::new(), Arc::default());
@@ -334,8 +334,8 @@ struct StagedPart {
 }
 
 impl StagedPart {
-    /// Parts whose statistics have no more than so many bytes: of those that are too many, only
-    /// the rows are told.
+    /// Parts with statistics of at most `statistics_bytes_max` bytes together. The others have their
+    /// number of rows alone.
     fn all(parts: Vec<WrittenPart>, statistics_bytes_max: usize) -> Vec<Self> {
         let mut left = statistics_bytes_max;
         let each = parts.into_iter().map(|WrittenPart { part, bytes, rows, columns }| {
@@ -390,7 +390,7 @@ fn decoded(text: &str) -> Option<StagedParts> {
         let statistics = if is_old {
             rows_alone(known.parse().ok()?)
         } else {
-            Some((*known).to_owned()).filter(|text| is_written(text))?
+            is_written(known).then(|| (*known).to_owned())?
         };
         let staged = StagedPart { part, bytes: bytes.parse().ok()?, statistics };
         is_below.then_some(staged)

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::columns::{DeltaColumns, bare};
 use super::files::path_of;
-use super::interval::interval_ms;
+use super::interval::{HOUR_MS, interval_ms};
 use super::log::{DeltaLog, LogState, damaged, of, unread};
 use super::place::TablePlace;
 
@@ -16,7 +16,7 @@ use super::place::TablePlace;
 /// them in memory, since its checkpoints of the log have all of them.
 pub(super) const WRITTEN_FILES_MAX: usize = 100_000;
 /// How long a file that was removed stays in checkpoints, where the table does not say it.
-const REMOVED_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+const REMOVED_MS: i64 = 7 * 24 * HOUR_MS;
 /// The newest version of the protocol for writers: it has names of features.
 const NAMED_FEATURES: u64 = 7;
 /// Features that ask nothing of a writer that adds files: what they allow is looked for where a
@@ -182,11 +182,23 @@ impl Snapshot {
     /// # Errors
     /// When its log is damaged, or has what a writer has to know and this one does not.
     pub(super) fn read(place: &TablePlace, now_ms: i64) -> Result<Option<Self>, ConnectorError> {
-        let Some(log) = DeltaLog::list(place, None)? else { return Ok(None) };
+        let log = DeltaLog::list(place, None)?;
+        log.map(|log| Self::of_log(&log, place, now_ms)).transpose()
+    }
+
+    /// The newest version that a log has.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn of_log(
+        log: &DeltaLog,
+        place: &TablePlace,
+        now_ms: i64,
+    ) -> Result<Self, ConnectorError> {
         let mut snapshot = Self { now_ms, ..Self::default() };
         snapshot.version = Some(log.replay(place, None, &mut snapshot)?);
         snapshot.checkpoint = log.checkpoint();
-        Ok(Some(snapshot))
+        Ok(snapshot)
     }
 
     /// The version of the next commit.
@@ -215,15 +227,20 @@ impl Snapshot {
         given.map_or(Some(REMOVED_MS), interval_ms)
     }
 
-    /// Forgets files that were removed long ago.
+    /// Forgets files that were removed longer ago than the table keeps them.
     pub(super) fn expire(&mut self) {
-        let Some(stay) = self.removed_stay() else { return };
-        let least = self.now_ms.saturating_sub(stay);
+        if let Some(stay) = self.removed_stay() {
+            self.forget_removed(self.now_ms.saturating_sub(stay));
+        }
+    }
+
+    /// Forgets files that were removed before a time.
+    pub(super) fn forget_removed(&mut self, before_ms: i64) {
         let removed = |remove: &str| {
             let remove: Value = serde_json::from_str(remove).ok()?;
             remove.get("deletionTimestamp")?.as_i64()
         };
-        self.removed.retain(|_, remove| removed(remove).is_none_or(|at| at >= least));
+        self.removed.retain(|_, remove| removed(remove).is_none_or(|at| at >= before_ms));
     }
 
     /// The protocol and the metadata, equal however they were written: a checkpoint leaves out what

@@ -36,7 +36,7 @@ use crate::stored::{FileSummaries, always_fits, keeps_order};
 const BYTES_MAX: usize = 64 << 10;
 /// Letters of a text at most.
 const LETTERS_MAX: usize = 32;
-/// What is behind a greatest text that was cut, so that it is no less: the last letter of ASCII, or
+/// The letter behind a greatest text that was cut, so that it is no less: the last letter of ASCII, or
 /// the last one of all.
 const BEHIND_CUT: [char; 2] = ['\u{7f}', '\u{10ffff}'];
 /// Decimals below are the same as numbers of 64 bits.
@@ -60,8 +60,10 @@ pub(super) fn columns_of<'a>(
     let of_files = schema.fields().iter().filter(|field| !partitioned_by.contains(field.name()));
     if let Some(given) = setting("delta.dataSkippingStatsColumns") {
         let given: Vec<&str> = given.split(',').map(|name| name.trim().trim_matches('`')).collect();
-        let is_given = |name: &&String| given.contains(&name.as_str());
-        return of_files.map(|field| field.name()).filter(is_given).cloned().collect();
+        let is_given = |field: &&Arc<Field>| {
+            given.contains(&field.name().as_str()) && !field.data_type().is_nested()
+        };
+        return of_files.filter(is_given).map(|field| field.name().clone()).collect();
     }
     let count = setting("delta.dataSkippingNumIndexedCols").and_then(|of| of.parse::<i64>().ok());
     let mut left = count.map_or(COLUMNS, |of| usize::try_from(of).unwrap_or(usize::MAX));
@@ -169,11 +171,11 @@ fn cut(text: &str, end: End) -> Option<String> {
     Some(format!("{kept}{behind}"))
 }
 
-/// What statistics say of a column, in its type.
+/// The summary of a column by statistics, as values of its type.
 fn read(json: &Value, column: &Field) -> ColumnSummary {
     let of = |kind: &str| json.get(kind)?.get(column.name());
     let end = |kind: &str, end: End| read_end(of(kind)?, column.data_type(), end);
-    let rows = rows_of(json);
+    let rows = json.get("numRecords").and_then(Value::as_u64);
     // Ends are right where they are wide, and numbers of NULLs are not.
     let is_tight = json.get("tightBounds").and_then(Value::as_bool) != Some(false);
     let nulls = of("nullCount").and_then(Value::as_u64).filter(|_| is_tight);
@@ -184,10 +186,6 @@ fn read(json: &Value, column: &Field) -> ColumnSummary {
         rows,
         members: None,
     }
-}
-
-fn rows_of(json: &Value) -> Option<u64> {
-    json.get("numRecords").and_then(Value::as_u64)
 }
 
 /// Reads statistics that anybody may have made, of a file with these columns.
@@ -286,7 +284,7 @@ impl TableStatistics {
             let name = target.declared.field(target.column_at(place)?).name();
             let mut named =
                 known.fields().iter().filter(|field| field.name().eq_ignore_ascii_case(name));
-            // Of two that differ in case, nobody knows which is meant.
+            // Two columns whose names differ in case alone are ambiguous.
             let field = named.next().filter(|_| named.next().is_none())?;
             Some((place, field.as_ref().clone()))
         };
@@ -310,13 +308,12 @@ impl FileSummaries for TableStatistics {
         let summary = |place: usize| {
             let field = self.columns.get(&place)?;
             let declared = self.target.projected.field(place).data_type();
-            let ColumnSummary { least, greatest, nulls, .. } = read(&json, field);
+            let ColumnSummary { least, greatest, nulls, rows, .. } = read(&json, field);
             let is_ordered = keeps_order(field.data_type(), declared);
             let [least, greatest] = [least, greatest].map(|end| {
                 let end = fitted(&end.filter(|_| is_ordered)?, declared).ok()?;
                 Some(end).filter(|end| end.is_valid(0))
             });
-            let rows = rows_of(&json);
             Some(ColumnSummary { least, greatest, nulls, rows, members: None })
         };
         let has_nulls = |place: &usize| summary(*place).and_then(|of| of.nulls) != Some(0);
@@ -330,6 +327,17 @@ impl FileSummaries for TableStatistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_with_parts_have_no_statistics_however_they_are_chosen() {
+        let parts = DataType::Struct(vec![Field::new("x", DataType::Int64, true)].into());
+        let fields = [Field::new("s", parts, true), Field::new("n", DataType::Int64, true)];
+        let schema = Schema::new(fields.to_vec());
+        for given in [None, Some("s, n")] {
+            let setting = |key: &str| given.filter(|_| key == "delta.dataSkippingStatsColumns");
+            assert_eq!(columns_of(&schema, &[], setting), ["n"], "{given:?}");
+        }
+    }
 
     #[test]
     fn a_text_that_was_cut_is_an_end_still() {

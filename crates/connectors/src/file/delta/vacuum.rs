@@ -11,10 +11,7 @@
 //! have files of which it does not know, and is refused.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::task::Waker;
 use std::thread;
 
 use arrow::array::{ArrayRef, Int64Array, StringArray};
@@ -24,18 +21,23 @@ use dataflow::connector::Vacuum;
 use dataflow::error::ConnectorError;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
-use serde_json::Value;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::error::TryRecvError;
 
+use super::files::below;
+use super::interval::HOUR_MS;
 use super::log::{damaged, unread};
 use super::place::{TablePlace, now_ms};
 use super::snapshot::Snapshot;
 use crate::format::partitions::decoded;
 use crate::object::AgedName;
-use crate::remote::died;
+use crate::remote::{QueueSender, died, queue};
 
 /// Files that are removed at a time.
 const REMOVED_MAX: usize = 1000;
-const HOUR_MS: i64 = 60 * 60 * 1000;
+/// How long files stay at least, whatever the table says: a writer may have files that it has not
+/// committed, and a reader may have listed those that were removed just now.
+const STAYS_LEAST_MS: i64 = HOUR_MS;
 
 /// The files that a statement removes, as a table.
 pub(super) struct VacuumSource {
@@ -69,7 +71,7 @@ impl VacuumSource {
     fn retained(&self, snapshot: &Snapshot) -> Result<i64, ConnectorError> {
         let table = self.place.display("");
         let key = "delta.deletedFileRetentionDuration";
-        let Some(least) = snapshot.removed_stay() else {
+        let Some(least) = snapshot.removed_stay().map(|stay| stay.max(STAYS_LEAST_MS)) else {
             let of = snapshot.setting(key).unwrap_or_default();
             let message = format!("the table has '{key}' = '{of}', which is not understood");
             return Err(unread(&table, message, "it is a span such as 'interval 7 days'"));
@@ -90,13 +92,14 @@ impl VacuumSource {
     /// The files that go, sorted.
     fn needless(&self) -> Result<Vec<AgedName>, ConnectorError> {
         let files = self.place.aged_files()?;
-        let snapshot = self.snapshot()?;
+        let mut snapshot = self.snapshot()?;
         let before = snapshot.now_ms.saturating_sub(self.retained(&snapshot)?);
+        snapshot.forget_removed(before);
         needless(&self.place.display(""), files, &snapshot, before)
     }
 }
 
-/// The files of a listing that no version from `before_ms` on has, sorted.
+/// The files of a listing that are older than `before_ms` and not in the snapshot, sorted.
 fn needless(
     table: &str,
     files: Vec<AgedName>,
@@ -104,16 +107,10 @@ fn needless(
     before_ms: i64,
 ) -> Result<Vec<AgedName>, ConnectorError> {
     let mut kept = BTreeSet::new();
-    let young = |remove: &str| {
-        let remove: Option<Value> = serde_json::from_str(remove).ok();
-        let at = remove.as_ref().and_then(|of| of.get("deletionTimestamp")).and_then(Value::as_i64);
-        at.is_none_or(|at| at >= before_ms)
-    };
-    let removed = snapshot.removed.iter().filter(|(_, of)| young(of)).map(|(path, _)| path);
-    for path in snapshot.files.keys().chain(removed) {
+    for path in snapshot.files.keys().chain(snapshot.removed.keys()) {
         // Some writers do not encode names.
         for name in [path.clone(), decoded(path)] {
-            kept.insert(below(table, &name)?);
+            kept.insert(below(table, path, &name)?);
         }
     }
     let is_needless = |file: &AgedName| {
@@ -122,21 +119,6 @@ fn needless(
     let mut needless: Vec<AgedName> = files.into_iter().filter(is_needless).collect();
     needless.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(needless)
-}
-
-/// A path of the log as a listing has it.
-///
-/// # Errors
-/// When it is no name below the table: nobody knows which file of it that may be.
-fn below(table: &str, path: &str) -> Result<String, ConnectorError> {
-    let part = |part: Component<'_>| match part {
-        Component::Normal(name) => name.to_str().map(str::to_owned),
-        _ => None,
-    };
-    let parts: Option<Vec<String>> = Path::new(path).components().map(part).collect();
-    let parts = parts.filter(|_| !path.contains("://") && !path.starts_with("file:"));
-    let name = parts.map(|parts| parts.join("/"));
-    name.ok_or_else(|| damaged(table, format!("its file '{path}' is outside of its directory")))
 }
 
 /// Whether a file is none of the table's, by its name.
@@ -180,44 +162,35 @@ impl Source for VacuumSource {
             return Err(refused(&split.name, "files that were removed are gone".into()));
         }
         let source = Self { place: self.place.clone(), how: self.how };
-        let (waker, split) = (context.waker.clone(), split.name.clone());
-        let (to, batches) = sync_channel(1);
-        let run = move || {
-            // A reader that is gone ends it, with the files that were removed so far.
-            source.run(&waker, &to);
-            drop(to);
-            waker.wake();
-        };
+        let (to, batches) = queue(1, &context.waker);
+        let split = split.name.clone();
+        // A reader that is gone ends it, with the files that were removed so far.
+        let run = move || source.run(&to);
         let started = thread::Builder::new().name("millstream-vacuum".into()).spawn(run);
         started.map_err(|error| {
             let message = format!("cannot start its thread: {error}");
             unread(&split, message, "the system has no room for another thread")
         })?;
-        Ok(Box::new(VacuumReader { split, batches, rest: None, has_ended: false, passed: 0 }))
+        Ok(Box::new(VacuumReader { split, batches, rest: None, passed: 0 }))
     }
 }
 
 impl VacuumSource {
     /// Removes the files, some at a time, and gives them.
-    fn run(&self, waker: &Waker, to: &SyncSender<Removed>) {
-        let send = |removed: Removed| {
-            let sent = to.send(removed).is_ok();
-            waker.wake_by_ref();
-            sent
-        };
+    fn run(&self, to: &QueueSender<Removed>) {
         let files = match self.needless() {
             Ok(files) => files,
             Err(error) => {
-                send(Err(error));
+                to.send_blocking(Err(error));
                 return;
             }
         };
         for files in files.chunks(REMOVED_MAX) {
-            if !send(self.remove(files)) {
+            if !to.send_blocking(self.remove(files)) {
                 return;
             }
         }
-        send(Ok(None));
+        to.send_blocking(Ok(None));
     }
 
     fn remove(&self, files: &[AgedName]) -> Removed {
@@ -240,26 +213,19 @@ type Removed = Result<Option<RecordBatch>, ConnectorError>;
 struct VacuumReader {
     split: String,
     batches: Receiver<Removed>,
-    /// What did not fit into the last answer.
+    /// Rows that did not fit into the last batch that was given.
     rest: Option<RecordBatch>,
-    has_ended: bool,
     passed: u64,
 }
 
 impl SplitReader for VacuumReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
-        if self.has_ended {
-            return Ok(Next::End);
-        }
         let batch = match self.rest.take() {
             Some(batch) => batch,
             None => match self.batches.try_recv() {
                 Ok(removed) => match removed? {
                     Some(batch) => batch,
-                    None => {
-                        self.has_ended = true;
-                        return Ok(Next::End);
-                    }
+                    None => return Ok(Next::End),
                 },
                 Err(TryRecvError::Empty) => return Ok(Next::Pending),
                 Err(TryRecvError::Disconnected) => return Err(died(&self.split)),
@@ -296,16 +262,6 @@ mod tests {
             (".hidden/a", true),
         ] {
             assert_eq!(is_hidden(name), hidden, "{name}");
-        }
-    }
-
-    #[test]
-    fn paths_of_the_log_are_names_below_the_table_or_refused() {
-        for (path, name) in [("a", "a"), ("k=1//a", "k=1/a"), ("k=1/./a", "k=1/a")] {
-            assert_eq!(below("t", path).unwrap(), name);
-        }
-        for path in ["/a", "../a", "k/../../a", "s3://b/a", "file:/a"] {
-            assert!(below("t", path).is_err(), "{path}");
         }
     }
 }
