@@ -97,7 +97,7 @@ impl Marker {
         match made {
             // Another worker has made it meanwhile: IF NOT EXISTS then fails in several ways, by
             // the catalogue in which the server met the other table first.
-            Err(PgError::Refused(_)) if self.is_there(connection)? => Ok(()),
+            Err(PgError::Refused(_)) if self.is_there(connection).unwrap_or(false) => Ok(()),
             made => made.map(drop),
         }
     }

@@ -43,7 +43,7 @@ impl Explain {
                 if !ran.functions.is_empty() {
                     json["ran"]["functions"] = functions_json(ran);
                 }
-                if let Some(enough) = workers_enough(ran) {
+                if let Some((enough, _)) = workers_enough(ran) {
                     json["ran"]["workers_enough_for_functions"] = enough.into();
                 }
                 format!("{json:#}\n")
@@ -106,8 +106,9 @@ fn functions_text(ran: &Ran) -> String {
 }
 
 /// How many workers would be as fast as all of a process, whose functions run one at a time: those
-/// that keep the lock of the functions taken. `None` if the workers hardly waited for it.
-fn workers_enough(ran: &Ran) -> Option<u64> {
+/// that keep the lock of the functions taken; and the number of all. `None` if the workers hardly
+/// waited for it.
+fn workers_enough(ran: &Ran) -> Option<(u64, u64)> {
     let sum = |of: fn(&FunctionUsage) -> Duration| -> u128 {
         ran.functions.iter().map(|called| of(&called.usage).as_nanos()).sum()
     };
@@ -123,13 +124,11 @@ fn workers_enough(ran: &Ran) -> Option<u64> {
     // Each worker works for so long in all, while one at a time is in a function.
     let worked = busy.saturating_sub(waited).max(in_functions);
     let enough = u64::try_from(worked.div_ceil(in_functions)).unwrap_or(u64::MAX);
-    (enough < count).then_some(enough)
+    (enough < count).then_some((enough, count))
 }
 
 fn workers_enough_text(ran: &Ran) -> String {
-    let Some(enough) = workers_enough(ran) else { return String::new() };
-    let node = ran.workers.iter().map(|of| of.node).min();
-    let count = ran.workers.iter().filter(|of| Some(of.node) == node).count();
+    let Some((enough, count)) = workers_enough(ran) else { return String::new() };
     format!("  {enough} of {count} workers would be enough: one at a time calls these functions\n")
 }
 
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
 
     /// A run of workers that were busy for `busy` seconds each, `of` on each of two nodes, whose
-    /// functions ran and waited for so many seconds in all.
+    /// functions ran and waited for these seconds in all.
     fn ran(of: u32, busy: u64, functions: &[(u64, u64)]) -> Ran {
         let worker = |worker: u32| WorkerCounters {
             node: worker / of,
@@ -241,15 +240,15 @@ mod tests {
     fn fewer_workers_are_enough_where_one_at_a_time_calls_functions() {
         // Of 40 s of 4 workers 20 are waits, and the others are half in functions.
         let run = ran(4, 10, &[(10, 20)]);
-        assert_eq!(workers_enough(&run), Some(2));
+        assert_eq!(workers_enough(&run), Some((2, 4)));
         let message = "  2 of 4 workers would be enough: one at a time calls these functions\n";
         assert_eq!(workers_enough_text(&run), message);
         // Two functions have one lock.
-        assert_eq!(workers_enough(&ran(4, 10, &[(4, 12), (6, 8)])), Some(2));
+        assert_eq!(workers_enough(&ran(4, 10, &[(4, 12), (6, 8)])), Some((2, 4)));
         // All is in functions.
-        assert_eq!(workers_enough(&ran(4, 10, &[(10, 30)])), Some(1));
+        assert_eq!(workers_enough(&ran(4, 10, &[(10, 30)])), Some((1, 4)));
         // A part of a worker is a worker.
-        assert_eq!(workers_enough(&ran(4, 10, &[(10, 19)])), Some(3));
+        assert_eq!(workers_enough(&ran(4, 10, &[(10, 19)])), Some((3, 4)));
     }
 
     #[test]
