@@ -58,7 +58,7 @@ tell_parts() {
   cat "$MILLSTREAM_PARTS/not_run" 2>/dev/null || true
 }
 
-# What failed, with the first lines that each test of cargo has said.
+# The failures, with the first lines of the output of each test.
 tell_failures() {
   printf '\nfailed:\n'
   grep -E '^(test .* \.\.\. FAILED|error(\[|:))' "$parts_log" | sort -u || true

@@ -226,7 +226,7 @@ fn place(incarnation: u32) -> ServerPlace {
     ServerPlace { name, address, identity: HOLDER as u64 + 1, incarnation }
 }
 
-/// What a server that is alive says of the table.
+/// The summary of the table at a server that is alive.
 fn summary(server: &Server) -> Option<TableSummary> {
     server.home.as_ref()?.tables().into_iter().find(|table| table.name == "t")
 }

@@ -146,7 +146,7 @@ pub struct QueryFigures {
     /// Rows that other workers sent to one worker in the last run: for a sink of one writer, and
     /// for operators of which one worker takes all rows.
     pub gathered: u64,
-    /// Bytes of those of them that came from other processes.
+    /// Bytes of the gathered rows that came from other processes.
     pub gathered_bytes: u64,
     /// Blocks of the pool that were read in the last run, and their bytes.
     pub pool_blocks: u64,

@@ -67,7 +67,7 @@ impl JobCosts {
     }
 }
 
-/// What nodes have measured, by source.
+/// The costs that nodes have measured, by source.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct MeasuredCosts(Vec<Vec<PartCost>>);
 

@@ -440,10 +440,7 @@ impl NodeRunner<'_> {
             tick
         };
         let all = self.control.all_gather_while("end", own, END_TICK_FIRST, &mut watch_on);
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let all = all?;
+        let all = failed.map_or_else(|| all.map_err(Error::from), Err)?;
         // Of this statement: the next one has other topics.
         self.control.discard_messages();
         let report = Report {
@@ -452,7 +449,9 @@ impl NodeRunner<'_> {
             checkpoints: recovery.as_deref().and_then(JobCheckpoints::progress),
             ..Report::default()
         };
-        report.with_ends(&all, self.layout.per_node, &shared.costs)
+        let (report, measured) = report.with_ends(&all, self.layout.per_node, &shared.costs)?;
+        shared.costs.keep(&measured);
+        Ok(report)
     }
 
     /// Whether a worker has failed because the job is stopped, and others have left before it: this

@@ -166,7 +166,7 @@ impl Report {
         }
     }
 
-    /// The same with what each node has sent at its end, by rank; what that says of costs is kept.
+    /// The same with what each node has sent at its end, by rank; and the costs that it has sent.
     ///
     /// # Errors
     /// When a node has sent something else.
@@ -175,7 +175,7 @@ impl Report {
         ends: &[Vec<u8>],
         per_node: u32,
         costs: &JobCosts,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, MeasuredCosts), Error> {
         let mut measured = MeasuredCosts::default();
         for (rank, bytes) in (0..).zip(ends) {
             let end = decode_end(bytes, costs, &mut measured);
@@ -186,8 +186,7 @@ impl Report {
             self.nodes.push(node.total);
             self.bad_rows.extend(bad);
         }
-        costs.keep(&measured);
-        Ok(self)
+        Ok((self, measured))
     }
 
     /// Adds a job that ran after this one.

@@ -205,7 +205,7 @@ impl Job {
     /// [`Job::operators`]: sinks of one writer, sorts, limits, and parts that one worker runs.
     pub fn gathering(&self) -> impl Iterator<Item = usize> {
         let gathers = |operator: &Operator| {
-            let strategy = |input| operator.spec().strategy(input, self.workers.total().max(2));
+            let strategy = |input| operator.spec().strategy(input, self.workers.total());
             (0..operator.inputs.len()).any(|input| strategy(input) == Strategy::Gather)
         };
         let operators = self.job.operators.iter().enumerate();

@@ -181,7 +181,7 @@ impl<'a> Shell<'a> {
         Ok(Next::GoOn)
     }
 
-    /// After Ctrl-C: who types goes on, and a script ends.
+    /// After Ctrl-C an interactive shell goes on, and a script ends.
     fn was_interrupted(&mut self) -> Result<Next, Failure> {
         if !self.interactive {
             return Err(Failure::interrupted());

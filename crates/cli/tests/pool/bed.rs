@@ -181,6 +181,15 @@ impl Pool {
     }
 }
 
+/// Reads until a line has this text.
+pub fn hears(from: &mut impl BufRead, what: &str) {
+    let mut line = String::new();
+    while !line.contains(what) {
+        line.clear();
+        assert_ne!(from.read_line(&mut line).unwrap(), 0, "it has not written: {what}");
+    }
+}
+
 pub struct Reading {
     pub process: Running,
     rows: BufReader<ChildStdout>,
@@ -191,15 +200,7 @@ pub struct Reading {
 impl Reading {
     /// Waits for a line on standard error.
     pub fn hears(&mut self, what: &str) {
-        let mut line = String::new();
-        while !line.contains(what) {
-            line.clear();
-            assert_ne!(
-                self.messages.read_line(&mut line).unwrap(),
-                0,
-                "it has not written: {what}"
-            );
-        }
+        hears(&mut self.messages, what);
     }
 
     /// Lets it go on: its rows, the rest that it says, and its exit code.

@@ -235,11 +235,10 @@ fn shell(pool: &Pool, sql: &str) -> Running {
 
 /// Sends Ctrl-C; gives the exit code and what was written to standard error.
 fn interrupted(mut shell: Running) -> (Option<i32>, String) {
-    if shell.0.try_wait().unwrap().is_none() {
+    if !shell.has_ended() {
         shell.signal(Signal::INT);
     }
-    let ended = || shell.0.try_wait().unwrap();
-    let code = await_some(ended, || "it still runs").code();
+    let code = shell.ends();
     let mut messages = String::new();
     let mut stderr = shell.0.stderr.take().unwrap();
     std::io::Read::read_to_string(&mut stderr, &mut messages).unwrap();
@@ -254,7 +253,7 @@ fn ctrl_c_ends_a_load_and_the_next_process_loads() {
         put(&pool, "a.csv", rows);
         let sql = cached(&pool, "a.csv", "1 h");
         let mut loader = shell(&pool, &sql);
-        let mut loads = || loader.0.try_wait().unwrap().is_some() || pool.stat()["loads"] != 0;
+        let mut loads = || loader.has_ended() || pool.stat()["loads"] != 0;
         await_some(|| loads().then_some(()), || "it does not load");
         let (code, messages) = interrupted(loader);
         if code == Some(0) || version(&pool) != 0 {

@@ -1,7 +1,7 @@
 //! Two processes that load one table.
 
 use std::io::{Read, Write};
-use std::process::Command;
+use std::path::Path;
 
 use super::bed::{LOAD, Pool, SUMS, TABLE, WAYS, assert_ends, script};
 use crate::rig::{Dir, Running};
@@ -14,6 +14,18 @@ fn pools(kept: &Dir) -> [Pool; 3] {
         Pool::start("loaders-kept", &["--bytes", "128MiB", "--dir", dir.to_str().unwrap()]),
         Pool::start_several("loaders-two", &["--bytes", "128MiB"], 2),
     ]
+}
+
+fn start(pool: &Pool, script: &Path, way: &[&str]) -> Running {
+    let args = [&["run", script.to_str().unwrap(), "-q"], way].concat();
+    Running(pool.command(&args).spawn().unwrap())
+}
+
+/// The exit code of a process, and its standard error.
+fn end_of(mut process: Running) -> (Option<i32>, String) {
+    let mut messages = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+    (process.0.wait().unwrap().code(), messages)
 }
 
 /// The one error of a process that has failed.
@@ -38,7 +50,7 @@ fn who_loads_a_table_that_another_process_loads_is_told_and_changes_nothing() {
     let kept = Dir::new("loaders-meanwhile");
     for pool in pools(&kept) {
         for way in WAYS {
-            let (mut first, mut rows) = pool.loading_over_all();
+            let (first, mut rows) = pool.loading_over_all();
             let sql = LOAD.replace("TABLE t", "TABLE u");
             let second = pool.run(&sql, way);
             let messages = String::from_utf8(second.stderr).unwrap();
@@ -46,9 +58,8 @@ fn who_loads_a_table_that_another_process_loads_is_told_and_changes_nothing() {
             assert!(error.contains("loads table 'u' now"), "{way:?}: {messages}");
             writeln!(rows, "7").unwrap();
             drop(rows);
-            let mut messages = String::new();
-            first.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
-            assert_eq!(first.0.wait().unwrap().code(), Some(0), "{messages}");
+            let (code, messages) = end_of(first);
+            assert_eq!(code, Some(0), "{messages}");
             let sums =
                 "CREATE TABLE u WITH ('connector' = 'pool'); SELECT count(*), sum(n) FROM u;";
             let sums = pool.rows(sums, WAYS[0]);
@@ -64,16 +75,8 @@ fn of_two_processes_that_make_a_table_at_once_one_does() {
     for pool in pools(&kept) {
         for way in WAYS {
             let script = script(&pool.dir, LOAD);
-            let start = || -> Running {
-                let args = [&["run", script.to_str().unwrap(), "-q"], way].concat();
-                let mut command: Command = pool.command(&args);
-                Running(command.spawn().unwrap())
-            };
-            let ends = [start(), start()].map(|mut process| {
-                let mut messages = String::new();
-                process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
-                (process.0.wait().unwrap().code(), messages)
-            });
+            let start = || start(&pool, &script, way);
+            let ends = [start(), start()].map(end_of);
             let (won, lost): (Vec<_>, Vec<_>) = ends.iter().partition(|(code, _)| *code == Some(0));
             assert_eq!(won.len(), 1, "{way:?}: {ends:?}");
             // It came while the other one loaded, or later.
@@ -94,15 +97,9 @@ fn rows_of_two_processes_that_insert_at_once_are_there_for_each_that_ended_well(
         let script = script(&pool.dir, &format!("{TABLE} {insert}"));
         let mut all = 1;
         for way in WAYS {
-            let start = || -> Running {
-                let args = [&["run", script.to_str().unwrap(), "-q"], way].concat();
-                let mut command: Command = pool.command(&args);
-                Running(command.spawn().unwrap())
-            };
-            for mut process in [start(), start()] {
-                let mut messages = String::new();
-                process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
-                match process.0.wait().unwrap().code() {
+            let start = || start(&pool, &script, way);
+            for (code, messages) in [start(), start()].map(end_of) {
+                match code {
                     Some(0) => all += 1,
                     code => {
                         let error = error_of(code, &messages);

@@ -1,10 +1,10 @@
 //! Statements whose server dies while they do not read from it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::process::{ChildStdin, Stdio};
 
-use super::bed::{LOAD, Pool, TABLE, WAYS, script};
-use crate::rig::{Running, await_some};
+use super::bed::{LOAD, Pool, TABLE, WAYS, hears, script};
+use crate::rig::Running;
 
 const LINES: &str = "CREATE TABLE lines (k BIGINT) WITH ('connector' = 'stdin', 'format' = 'csv');";
 
@@ -22,20 +22,6 @@ fn start(pool: &Pool, sql: &str, args: &[&str]) -> (Running, ChildStdin) {
     (process, lines)
 }
 
-/// Reads until a line has this text.
-fn hears(from: &mut impl BufRead, what: &str) {
-    let mut line = String::new();
-    while !line.contains(what) {
-        line.clear();
-        assert_ne!(from.read_line(&mut line).unwrap(), 0, "it has not written: {what}");
-    }
-}
-
-fn exit_code(process: &mut Running) -> Option<i32> {
-    let ended = || process.0.try_wait().unwrap();
-    await_some(ended, || "it still runs".to_owned()).code()
-}
-
 #[test]
 fn a_server_that_dies_before_its_blocks_are_wanted_is_named() {
     // The table is read when the input that never ends has ended.
@@ -47,7 +33,7 @@ fn a_server_that_dies_before_its_blocks_are_wanted_is_named() {
         let processes = if way.contains(&"--nodes") { 2 } else { 1 };
         pool.await_stat("all have pinned a version", |stat| stat["leases"] == processes);
         pool.server.kill();
-        let code = exit_code(&mut process);
+        let code = process.ends();
         let mut messages = String::new();
         process.0.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
         // One that was planned still ends with another code, or without a server.
@@ -80,7 +66,7 @@ fn a_statement_that_has_all_blocks_ends_well_without_the_server() {
             hears(&mut rows, "7,3");
             let mut rest = String::new();
             messages.read_to_string(&mut rest).unwrap();
-            assert_eq!(exit_code(&mut process), Some(0), "{way:?}: {rest}");
+            assert_eq!(process.ends(), Some(0), "{way:?}: {rest}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A summary of each column of a part that is written: the least value, the greatest one, and the NULLs.
+//! A summary of each column of a part that is written: the least value, the greatest one, and the
+//! NULLs.
 //!
 //! Numbers, times, texts and decimals have ends. A column of floats with a NaN has none: engines
 //! differ in where they order it. Other types have no ends.

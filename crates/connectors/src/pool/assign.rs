@@ -1,5 +1,5 @@
-//! Who reads which strips (I8): runs of strips are divided among readers so that the cost of the
-//! reader with most is little.
+//! Assignment of strips to readers (I8): runs of strips are divided so that the reader with the
+//! highest cost has little.
 //!
 //! That is number partitioning. Largest differencing (Karmarkar and Karp, 1982) begins with a
 //! solution for each number alone, and joins the two solutions whose parts differ most, the largest

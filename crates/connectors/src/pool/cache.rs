@@ -30,7 +30,7 @@ use pool::manifest::{CachedOrigin, Manifest};
 
 use super::columns::StoredColumns;
 use super::errors::refused;
-use super::interrupt::{GivenUp, no_thread};
+use super::interrupt::{Interrupt, no_thread};
 use super::lists::NodeCache;
 use super::origin::{CacheOrigin, of_origin};
 use super::sink::PoolSink;
@@ -134,7 +134,7 @@ struct CacheRefresh<'a> {
     origin: CacheOrigin,
     table: TableDef,
     options: PoolOptions,
-    given_up: &'a GivenUp,
+    given_up: &'a Interrupt,
 }
 
 impl CacheRefresh<'_> {
@@ -258,7 +258,7 @@ struct CacheLoad<'a> {
     loading: Arc<dyn Loading>,
     bad: Arc<BadRows>,
     table: &'a str,
-    given_up: &'a GivenUp,
+    given_up: &'a Interrupt,
     has_failed: AtomicBool,
     /// The first error of a thread.
     failure: Mutex<Option<ConnectorError>>,

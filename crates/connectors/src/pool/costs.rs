@@ -1,4 +1,4 @@
-//! What the partitions of tables cost to process, by the size of what is read (I8).
+//! Processor time of the partitions of tables, by the size that is read (I8).
 //!
 //! A reader measures the processor time of its thread from the first rows of a partition to the
 //! first of another one: whatever the worker does with the rows in between, beside what it does for
@@ -84,7 +84,7 @@ impl Rates {
         (!rates.is_empty()).then_some(Self(rates))
     }
 
-    pub(super) fn of_part(&self, part: u32) -> u64 {
+    pub(super) fn of_partition(&self, part: u32) -> u64 {
         let found = self.0.binary_search_by_key(&part, |(of, _)| *of);
         found.map_or(RATE_MEAN, |at| self.0[at].1)
     }
@@ -150,20 +150,20 @@ impl ReadCosts for ScanCosts {
 /// Measures the partitions of a split for its reader.
 pub(super) struct SplitMeter {
     costs: Arc<ScanCosts>,
-    /// The partition of each strip of the split.
-    parts: Vec<u32>,
+    /// Of each strip of the split its partition and its size.
+    strips: Vec<(u32, u64)>,
     /// The one that is measured, its size so far, and when it began by the thread's processor time.
     now: Option<(u32, u64, u64)>,
 }
 
 impl SplitMeter {
-    pub(super) fn new(costs: &Arc<ScanCosts>, parts: Vec<u32>) -> Self {
-        Self { costs: Arc::clone(costs), parts, now: None }
+    pub(super) fn new(costs: &Arc<ScanCosts>, strips: Vec<(u32, u64)>) -> Self {
+        Self { costs: Arc::clone(costs), strips, now: None }
     }
 
     /// The rows of a strip are processed from now on.
-    pub(super) fn begin(&mut self, strip: usize, size: u64, clock: &dyn Clock) {
-        let Some(&part) = self.parts.get(strip) else { return };
+    pub(super) fn begin(&mut self, strip: usize, clock: &dyn Clock) {
+        let Some(&(part, size)) = self.strips.get(strip) else { return };
         match &mut self.now {
             Some((of, sizes, _)) if *of == part => *sizes += size,
             _ => {
@@ -205,13 +205,13 @@ mod tests {
         let ms = 1_000_000;
         let costs = [cost(1, ms, ms), cost(2, ms, ms), cost(2, 0, 2 * ms), cost(3, 10, 99)];
         let rates = Rates::of(&costs).unwrap();
-        let of = [1, 2, 3, 4].map(|part| rates.of_part(part));
+        let of = [1, 2, 3, 4].map(|part| rates.of_partition(part));
         assert_eq!(of, [RATE_MEAN / 2, RATE_MEAN * 3 / 2, RATE_MEAN, RATE_MEAN]);
         // Others may claim anything.
         let wild = [cost(1, u64::MAX, u64::MAX), cost(2, 1, u64::MAX), cost(3, u64::MAX, ms)];
         let rates = Rates::of(&[wild, wild].concat()).unwrap();
-        assert_eq!(rates.of_part(2), RATE_MAX);
-        assert_eq!(rates.of_part(3), RATE_MIN);
+        assert_eq!(rates.of_partition(2), RATE_MAX);
+        assert_eq!(rates.of_partition(3), RATE_MIN);
         assert_eq!(Rates::of(&[]), None);
         assert_eq!(Rates::of(&[cost(1, 0, ms), cost(2, 5, 0)]), None);
     }
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(other.fix(), 0, "they are of another table");
         let second = scan(&book, "t");
         assert_ne!(second.fix(), 0);
-        assert_eq!(second.fixed().map(|rates| rates.of_part(1)), Some(RATE_MEAN * 3 / 2));
+        assert_eq!(second.fixed().map(|rates| rates.of_partition(1)), Some(RATE_MEAN * 3 / 2));
         assert_eq!(scan(&book, "t").fix(), second.fix(), "the same for the same");
         second.keep(&[cost(0, 10, 1_000_000)]);
         assert_ne!(scan(&book, "t").fix(), second.fix());
@@ -262,9 +262,9 @@ mod tests {
     #[test]
     fn the_clock_is_read_between_two_partitions_alone() {
         let costs = Arc::new(scan(&Arc::default(), "t"));
-        let mut meter = SplitMeter::new(&costs, vec![5, 5, 5, 7]);
+        let mut meter = SplitMeter::new(&costs, [5, 5, 5, 7].map(|part| (part, 10)).to_vec());
         let clock = Looks(0.into());
-        (0..4).for_each(|strip| meter.begin(strip, 10, &clock));
+        (0..4).for_each(|strip| meter.begin(strip, &clock));
         meter.end(&clock);
         let mut taken = costs.take();
         taken.sort_by_key(|cost| cost.part);

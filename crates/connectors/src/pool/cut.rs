@@ -12,16 +12,16 @@ use super::partition::bucket_in;
 use super::source::{Placed, PoolSource};
 use super::version::Version;
 
-/// How a split was cut, as its name says.
+/// The name of a split, which says how it was cut.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct SplitName {
     part: usize,
     parts: usize,
     /// By measured costs, and not by sizes alone.
     by_cost: bool,
 }
 
-impl Part {
+impl SplitName {
     fn name(self, table: &str) -> String {
         let Self { part, parts, by_cost } = self;
         let by = if by_cost { "by cost " } else { "" };
@@ -75,7 +75,7 @@ impl PoolSource {
         let sizes = strips.iter().map(|strip| self.cost(version, *strip));
         let Some(rates) = rates else { return sizes.collect() };
         let parts = partitions_of(version, strips);
-        let cost = |(size, part): (u64, u32)| (size * rates.of_part(part) / RATE_MEAN).max(1);
+        let cost = |(size, part): (u64, u32)| (size * rates.of_partition(part) / RATE_MEAN).max(1);
         sizes.zip(parts).map(cost).collect()
     }
 
@@ -101,7 +101,7 @@ impl PoolSource {
 
     /// The strips of a split. A table with fewer strips than splits has none for some of them.
     pub(super) fn strips_of(&self, version: &Version, split: &Split) -> Vec<u32> {
-        let own = Part::of(&split.name).and_then(|Part { part, parts, by_cost }| {
+        let own = SplitName::of(&split.name).and_then(|SplitName { part, parts, by_cost }| {
             self.parts(version, parts, self.rates(by_cost)).into_iter().nth(part)
         });
         own.unwrap_or_default()
@@ -133,10 +133,10 @@ impl PoolSource {
 
     /// Measures the partitions of a split, where there are several.
     pub(super) fn meter(&self, version: &Version, strips: &[u32]) -> Option<SplitMeter> {
-        let costs = self.costs.as_ref()?;
-        let parts =
-            (version.manifest().partitions.len() > 2).then(|| partitions_of(version, strips));
-        Some(SplitMeter::new(costs, parts?))
+        let costs = self.costs.as_ref().filter(|_| version.manifest().partitions.len() > 2)?;
+        let sizes = self.costs_of(version, strips, None);
+        let strips = partitions_of(version, strips).into_iter().zip(sizes);
+        Some(SplitMeter::new(costs, strips.collect()))
     }
 
     /// The splits, by the rates of partitions or by sizes alone.
@@ -149,7 +149,7 @@ impl PoolSource {
         let parts = workers.max(1) as usize;
         let named = |part: usize| Split {
             number: part,
-            name: Part { part, parts, by_cost }.name(&self.table.name),
+            name: SplitName { part, parts, by_cost }.name(&self.table.name),
             ..Split::default()
         };
         if !self.table.early {

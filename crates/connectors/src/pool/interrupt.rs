@@ -23,36 +23,25 @@ use super::staged::ASKED_AGAIN;
 /// origin ends later, by itself.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
-/// Set to true by the caller of the planner to end what planning waits for. The caller clears it.
+/// Set to true to end what planning waits for: by the caller of the planner, who clears it, and for
+/// work on a thread of its own that nobody waits for any more.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
-
-/// Whether nobody waits any more for work on a thread of its own.
-#[derive(Debug, Clone, Default)]
-pub(super) struct GivenUp(Arc<AtomicBool>);
-
-impl GivenUp {
-    pub(super) fn is_set(&self) -> bool {
-        // Nothing is ordered behind it: the work ends, whenever it sees that.
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// # Errors
-    /// When nobody waits any more.
-    pub(super) fn check(&self, table: &str) -> Result<(), ConnectorError> {
-        if self.is_set() { Err(interrupted(table)) } else { Ok(()) }
-    }
-}
 
 impl Interrupt {
     pub(super) fn new(flag: Arc<AtomicBool>) -> Self {
         Self(flag)
     }
 
+    pub(super) fn is_set(&self) -> bool {
+        // Nothing is ordered behind it: the work ends, whenever it sees that.
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// # Errors
-    /// When the caller has ended the planning of a statement on this table.
+    /// When the planning of a statement on this table is ended.
     pub(super) fn check(&self, table: &str) -> Result<(), ConnectorError> {
-        if self.0.load(Ordering::Relaxed) { Err(interrupted(table)) } else { Ok(()) }
+        if self.is_set() { Err(interrupted(table)) } else { Ok(()) }
     }
 
     /// Does some work for a table on a thread of its own, and waits for it.
@@ -62,10 +51,10 @@ impl Interrupt {
     pub(super) fn waits_for<T: Send + 'static>(
         &self,
         table: &str,
-        work: impl FnOnce(&GivenUp) -> Result<T, ConnectorError> + Send + 'static,
+        work: impl FnOnce(&Interrupt) -> Result<T, ConnectorError> + Send + 'static,
     ) -> Result<T, ConnectorError> {
         self.check(table)?;
-        let given_up = GivenUp::default();
+        let given_up = Interrupt::default();
         let (of_work, span) = (given_up.clone(), tracing::Span::current());
         let (done, ended) = mpsc::channel();
         let work = move || {

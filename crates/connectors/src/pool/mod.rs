@@ -182,7 +182,7 @@ pub struct PoolConnector {
     planned: Mutex<Vec<Weak<PoolSink>>>,
     /// The nodes of lists that were read.
     nodes: Arc<NodeCache>,
-    /// What partitions cost, as the statements before have measured it.
+    /// The costs of partitions, as earlier statements have measured them.
     costs: Arc<CostBook>,
     /// Whether a table that is to be made may be that of an earlier run of the job.
     goes_on: AtomicBool,

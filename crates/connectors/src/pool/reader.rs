@@ -141,12 +141,9 @@ impl PoolReader {
 
     /// The rows of the strip whose blocks have come are processed from now on.
     fn measure(&mut self) {
-        let Some(meter) = &mut self.read.meter else { return };
-        let size: usize = self.came.iter().map(|block| block.len()).sum();
-        let rows = self.read.strips.get(self.at).map_or(0, |strip| {
-            u64::from(self.read.version.manifest().strips[*strip as usize].rows)
-        });
-        meter.begin(self.at, size as u64 + rows, &*self.clock);
+        if let Some(meter) = &mut self.read.meter {
+            meter.begin(self.at, &*self.clock);
+        }
     }
 
     /// Requests the blocks of the current strip and of the next ones.

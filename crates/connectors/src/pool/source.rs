@@ -102,7 +102,7 @@ impl PinnedTable {
 
 impl InputCheck for PinnedTable {
     fn check(&self) -> Result<(), ConnectorError> {
-        // One that is pinned when it is read first is not of this server yet.
+        // Before a version is pinned there is no lease that could be lost.
         self.version.get().map_or(Ok(()), |version| version.pinned.blocks.check().map_err(refused))
     }
 }

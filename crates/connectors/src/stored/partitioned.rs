@@ -24,8 +24,8 @@ use crate::options::OptionReader;
 
 /// Summaries of files, from a list of them.
 pub(crate) trait FileSummaries: Send + Sync {
-    /// The summaries of the output columns at `places` in the file with this index; `None` if nothing
-    /// is known, or the file may have bad rows.
+    /// The summaries of the output columns at `places` in the file with this index; `None` if
+    /// nothing is known, or the file may have bad rows.
     fn of(&self, file: usize, places: &BTreeSet<usize>) -> Option<BTreeMap<usize, ColumnSummary>>;
 }
 

@@ -4,6 +4,10 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use crate::error::ConnectorError;
 use crate::secrets;
 
 /// Bad rows kept for the reader of a report; the count goes on beyond.
@@ -23,6 +27,52 @@ pub struct BadRow {
     pub reason: String,
     /// Its text, cut at [`BAD_TEXT_BYTES_MAX`].
     pub text: String,
+}
+
+impl BadRow {
+    /// The same without the secrets that its place and its reason may show.
+    #[must_use]
+    pub fn masked(mut self) -> Self {
+        for shown in [&mut self.place, &mut self.reason] {
+            if let Cow::Owned(masked) = secrets::masked(shown) {
+                *shown = masked;
+            }
+        }
+        self
+    }
+}
+
+/// The columns of a table of bad rows: `place`, `reason` and `text`.
+pub fn columns() -> SchemaRef {
+    let text = |name: &str| Field::new(name, DataType::Utf8, false);
+    Arc::new(Schema::new(vec![text("place"), text("reason"), text("text")]))
+}
+
+/// Bad rows as rows of such a table, with the [columns](columns) that `schema` has of it.
+///
+/// # Errors
+/// When it has others.
+pub fn as_batch<'a>(
+    schema: &SchemaRef,
+    bad: impl Iterator<Item = &'a BadRow> + Clone,
+) -> Result<RecordBatch, ConnectorError> {
+    let column = |name: &str| -> ArrayRef {
+        let of = |row: &'a BadRow| match name {
+            "place" => row.place.as_str(),
+            "reason" => row.reason.as_str(),
+            _ => row.text.as_str(),
+        };
+        Arc::new(StringArray::from_iter_values(bad.clone().map(of)))
+    };
+    let columns = schema.fields().iter().map(|field| column(field.name())).collect();
+    // There may be rows and no columns.
+    let count = RecordBatchOptions::new().with_row_count(Some(bad.clone().count()));
+    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &count);
+    batch.map_err(|error| ConnectorError::Column {
+        column: "reason".into(),
+        message: error.to_string(),
+        hint: None,
+    })
 }
 
 /// The bad rows of a node, of a worker, or of a source on a worker.
@@ -59,11 +109,7 @@ impl BadRows {
         if let Some(whole) = &self.whole {
             return whole.add(row);
         }
-        for shown in [&mut row.place, &mut row.reason] {
-            if let Cow::Owned(masked) = secrets::masked(shown) {
-                *shown = masked;
-            }
-        }
+        row = row.masked();
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.all {
             kept.push(row);

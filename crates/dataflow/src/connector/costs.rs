@@ -9,7 +9,7 @@
 //! Nodes must cut a table alike, or rows are read twice or by nobody. So the costs of a job never
 //! change once they are fixed, and are used only where all nodes have fixed the same.
 
-/// What the rows of a part have cost.
+/// The measured cost of the rows of a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PartCost {
     /// The part: of a table with buckets, the number of a partition.

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use dataflow::bad::BadRow;
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use dataflow::bad::{self, BadRow};
 use dataflow::error::ConnectorError;
 use dataflow::source::{Position, ReaderContext, RowsReader, Source, Split, SplitReader};
 
@@ -38,9 +38,7 @@ fn bytes(row: &BadRow) -> usize {
 
 impl FailedRows {
     pub(crate) fn new() -> Self {
-        let text = |name: &str| Field::new(name, DataType::Utf8, false);
-        let schema = Schema::new(vec![text("place"), text("reason"), text("text")]);
-        Self { rows: Arc::default(), schema: Arc::new(schema) }
+        Self { rows: Arc::default(), schema: bad::columns() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Retained> {
@@ -53,8 +51,9 @@ impl FailedRows {
     }
 
     /// Keeps a row. The oldest go where there are more than [`FAILED_ROWS_MAX`] or
-    /// [`FAILED_ROW_BYTES_MAX`], and are counted.
+    /// [`FAILED_ROW_BYTES_MAX`], and are counted. Secrets are masked.
     pub fn add(&self, row: BadRow) {
+        let row = row.masked();
         let mut kept = self.lock();
         kept.bytes += bytes(&row);
         kept.rows.push_back(row);
@@ -67,8 +66,8 @@ impl FailedRows {
         }
     }
 
-    /// The rows that are kept now.
-    fn batch(&self) -> Result<RecordBatch, ConnectorError> {
+    /// The columns of `schema` of the rows that are kept now.
+    fn batch(&self, schema: &SchemaRef) -> Result<RecordBatch, ConnectorError> {
         let kept = self.lock();
         let dropped = (kept.dropped > 0).then(|| BadRow {
             table: String::new(),
@@ -76,25 +75,18 @@ impl FailedRows {
             reason: format!("{} rows before the next were not kept", kept.dropped),
             text: String::new(),
         });
-        let rows = || dropped.iter().chain(&kept.rows);
-        let column = |of: fn(&BadRow) -> &str| -> ArrayRef {
-            Arc::new(StringArray::from_iter_values(rows().map(of)))
-        };
-        let columns = vec![column(|row| &row.place), column(|row| &row.reason)];
-        let columns = columns.into_iter().chain([column(|row| &row.text)]).collect();
-        RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(failed)
+        bad::as_batch(schema, dropped.iter().chain(&kept.rows))
     }
 
     /// Its columns of `projection`, for a query.
     pub(crate) fn source(&self, projection: &[usize]) -> Result<Arc<dyn Source>, ConnectorError> {
-        let schema = Arc::new(self.schema.project(projection).map_err(failed)?);
-        Ok(Arc::new(FailedScan { of: self.clone(), schema, projection: projection.to_vec() }))
+        let schema = self.schema.project(projection).map_err(|error| ConnectorError::Io {
+            place: "rows that a function could not take".into(),
+            message: error.to_string(),
+            hint: None,
+        })?;
+        Ok(Arc::new(FailedScan { of: self.clone(), schema: Arc::new(schema) }))
     }
-}
-
-fn failed(error: arrow::error::ArrowError) -> ConnectorError {
-    let place = "rows that a function could not take".into();
-    ConnectorError::Io { place, message: error.to_string(), hint: None }
 }
 
 impl fmt::Debug for FailedRows {
@@ -107,7 +99,6 @@ impl fmt::Debug for FailedRows {
 struct FailedScan {
     of: FailedRows,
     schema: SchemaRef,
-    projection: Vec<usize>,
 }
 
 impl Source for FailedScan {
@@ -138,7 +129,7 @@ impl Source for FailedScan {
         _: &ReaderContext,
     ) -> Result<Box<dyn SplitReader>, ConnectorError> {
         split.begins(from)?;
-        let rows = self.of.batch()?.project(&self.projection).map_err(failed)?;
+        let rows = self.of.batch(&self.schema)?;
         Ok(Box::new(RowsReader::open(&split.name, vec![rows], None)?))
     }
 }
@@ -160,16 +151,16 @@ mod tests {
     #[test]
     fn the_last_rows_are_kept_and_the_others_are_counted() {
         let kept = FailedRows::new();
-        assert_eq!(kept.batch().unwrap().num_rows(), 0);
+        assert_eq!(kept.batch(kept.schema()).unwrap().num_rows(), 0);
         kept.add(row("0".into()));
-        assert_eq!(texts(&kept.batch().unwrap()), ["0"]);
+        assert_eq!(texts(&kept.batch(kept.schema()).unwrap()), ["0"]);
         (1..FAILED_ROWS_MAX + 3).for_each(|at| kept.add(row(at.to_string())));
-        let rows = kept.batch().unwrap();
+        let rows = kept.batch(kept.schema()).unwrap();
         assert_eq!(rows.num_rows(), FAILED_ROWS_MAX + 1);
         assert_eq!(texts(&rows)[..2], ["", "3"]);
         let reasons = rows.column(1).as_string::<i32>();
         assert_eq!(reasons.value(0), "3 rows before the next were not kept");
-        assert_eq!(kept.batch().unwrap(), rows, "they stay");
+        assert_eq!(kept.batch(kept.schema()).unwrap(), rows, "they stay");
     }
 
     #[test]

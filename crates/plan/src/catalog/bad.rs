@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
-use arrow::error::ArrowError;
-use dataflow::bad::{BadRow, BadRows};
+use dataflow::bad::{BadRow, BadRows, as_batch};
 use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
 use dataflow::scan::{ScanStep, SplitStep};
@@ -57,11 +56,11 @@ struct BadSplit {
 impl SplitStep for BadSplit {
     fn apply(&mut self, batch: RecordBatch) -> Result<RecordBatch, ConnectorError> {
         self.untimed.find(&batch, &self.bad);
-        as_batch(&self.schema, &self.bad.take())
+        as_batch(&self.schema, self.bad.take().iter())
     }
 
     fn flush(&mut self) -> Result<Option<RecordBatch>, ConnectorError> {
-        as_batch(&self.schema, &self.bad.take()).map(Some)
+        as_batch(&self.schema, self.bad.take().iter()).map(Some)
     }
 }
 
@@ -106,20 +105,4 @@ impl UntimedRows {
             });
         }
     }
-}
-
-/// Bad rows as rows of `t__bad`, with the columns of `schema`.
-pub(crate) fn as_batch(schema: &SchemaRef, bad: &[BadRow]) -> Result<RecordBatch, ConnectorError> {
-    let column = |name: &str| -> ArrayRef {
-        let of = |row: &BadRow| match name {
-            "place" => row.place.clone(),
-            "reason" => row.reason.clone(),
-            _ => row.text.clone(),
-        };
-        Arc::new(StringArray::from_iter_values(bad.iter().map(of)))
-    };
-    let columns = schema.fields().iter().map(|field| column(field.name())).collect();
-    RecordBatch::try_new(Arc::clone(schema), columns).map_err(|error: ArrowError| {
-        ConnectorError::Column { column: "reason".into(), message: error.to_string(), hint: None }
-    })
 }

@@ -17,12 +17,12 @@ use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use dataflow::bad::{BadRow, BadRows};
+use dataflow::bad::{BadRow, BadRows, as_batch};
 use dataflow::error::ConnectorError;
 use dataflow::scan::{ScanStep, SplitStep};
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 
-use crate::catalog::bad::{UntimedRows, as_batch};
+use crate::catalog::bad::UntimedRows;
 
 /// Rows in a buffer at most.
 pub(crate) const ROWS_MAX: usize = 10_000;
@@ -247,7 +247,7 @@ impl SplitReader for DeadLetterReader {
     fn next(&mut self, rows_max: usize) -> Result<Next, ConnectorError> {
         let (rows, over) = self.dead_letters.take(&self.table, rows_max, &self.waker);
         if !rows.is_empty() {
-            return as_batch(&self.schema, &rows).map(Next::Batch);
+            return as_batch(&self.schema, rows.iter()).map(Next::Batch);
         }
         if over {
             return Ok(Next::End);

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use dataflow::bad;
 
 /// Which rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,17 +43,15 @@ impl SideOutput {
 
     /// Its columns, of a table with `columns` of which one is the event time.
     pub(crate) fn schema(self, columns: &Schema, time: &str) -> SchemaRef {
-        let text = |name: &str, nullable| Arc::new(Field::new(name, DataType::Utf8, nullable));
-        Arc::new(Schema::new(match self {
-            SideOutput::Bad => {
-                vec![text("place", false), text("reason", false), text("text", false)]
-            }
+        match self {
+            SideOutput::Bad => bad::columns(),
             SideOutput::Late => {
                 let time = columns.field_with_name(time).map(|field| field.data_type().clone());
                 let time = time.unwrap_or(DataType::Null);
-                let all = columns.fields().iter().cloned();
-                all.chain([Arc::new(Field::new(WATERMARK, time, false))]).collect()
+                let watermark = Arc::new(Field::new(WATERMARK, time, false));
+                let all = columns.fields().iter().cloned().chain([watermark]);
+                Arc::new(Schema::new(all.collect::<Vec<_>>()))
             }
-        }))
+        }
     }
 }

@@ -90,7 +90,7 @@ impl Home {
         self.links += 1;
         let link = self.links;
         self.other_mut(peer)?.link = Some(link);
-        // What waits there for an answer fails with the connection that has ended.
+        // A hold that waits there for an answer fails with the connection that has ended.
         let is_held = |version: &PreparedVersion| !version.waits.contains(&peer);
         self.introduction(peer, link, &is_held)
     }
@@ -103,7 +103,7 @@ impl Home {
         }
         let numbers = 1..=self.others.len() as PeerId;
         let linked = numbers.filter_map(|peer| Some((peer, self.other(peer)?.link?)));
-        // What a version needs there was asked for on the same connection before.
+        // The holds of a version were asked for on the same connection before.
         linked.filter_map(|(peer, link)| self.introduction(peer, link, &|_| true)).collect()
     }
 

@@ -334,8 +334,8 @@ struct StagedPart {
 }
 
 impl StagedPart {
-    /// Parts with statistics of at most `statistics_bytes_max` bytes together. The others have their
-    /// number of rows alone.
+    /// Parts with statistics of at most `statistics_bytes_max` bytes together. The others have
+    /// their number of rows alone.
     fn all(parts: Vec<WrittenPart>, statistics_bytes_max: usize) -> Vec<Self> {
         let mut left = statistics_bytes_max;
         let each = parts.into_iter().map(|WrittenPart { part, bytes, rows, columns }| {

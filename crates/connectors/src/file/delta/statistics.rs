@@ -36,8 +36,8 @@ use crate::stored::{FileSummaries, always_fits, keeps_order};
 const BYTES_MAX: usize = 64 << 10;
 /// Letters of a text at most.
 const LETTERS_MAX: usize = 32;
-/// The letter behind a greatest text that was cut, so that it is no less: the last letter of ASCII, or
-/// the last one of all.
+/// The letter behind a greatest text that was cut, so that it is no less: the last letter of ASCII,
+/// or the last one of all.
 const BEHIND_CUT: [char; 2] = ['\u{7f}', '\u{10ffff}'];
 /// Decimals below are the same as numbers of 64 bits.
 const UNSCALED_MAX: i128 = 1_000_000_000_000_000;

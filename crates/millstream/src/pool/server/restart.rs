@@ -305,7 +305,7 @@ impl Found {
 }
 
 /// Has again what was found in a directory: the tables, the extents that are read, and the files.
-/// What does not agree with the rest is damaged, and nobody reads it.
+/// A record that does not agree with the rest is damaged, and is not read.
 ///
 /// # Errors
 /// When there is no memory for it, or a fabric has no room to publish it.
@@ -338,7 +338,7 @@ pub(super) fn restore(
             Err(error) => found.lose_part(&format!("{name}: {error}")),
         }
     }
-    // What is left is of those that do not agree.
+    // Extents that are left belong to records that do not agree.
     found.files.extents.retain(|number, _| !found.extents.contains_key(number));
     for DamagedTable { table, reason, holders } in found.damaged {
         tracing::error!("table '{table}' is damaged: {reason}");
