@@ -24,6 +24,8 @@ const WARM_UP: usize = 2;
 const CHECKPOINTS_MIN: usize = 10;
 /// The longest time of a run, as a multiple of what its checkpoints need.
 const TIMEOUT_FACTOR: f64 = 20.0;
+/// The shortest such time in seconds: a disk that others use may need some for one checkpoint.
+const TIMEOUT_MIN: f64 = 60.0;
 
 /// The groups, and the most milliseconds that a worker may stall, at scale 1.
 pub(super) const STALLS: [(f64, f64); 3] = [(100e3, 1.0), (1e6, 10.0), (10e6, 60.0)];
@@ -74,7 +76,7 @@ pub(super) fn measure(
     let directory = StateDirectory::new(&plan.directory)?;
     let seconds = plan.stall_seconds;
     let records = 1 + WARM_UP + plan.checkpoints as usize;
-    let seconds_max = seconds * TIMEOUT_FACTOR * records as f64;
+    let seconds_max = TIMEOUT_MIN.max(seconds * TIMEOUT_FACTOR * records as f64);
     let enough = Enough { records, seconds: 0.0, seconds_max };
     let interval = format!("{} ms", (seconds * 1e3).max(1.0) as u64);
     let run = jobs.saved(&shape(plan, groups), &interval, directory.path(), Some(enough))?;
