@@ -119,7 +119,11 @@ impl LocalPlan for Counts {
         schema(&COLUMNS)
     }
 
-    fn open(&self, memory: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError> {
+    fn open(
+        &self,
+        memory: LocalMemory,
+        _: &Arc<Signals>,
+    ) -> Result<Box<dyn LocalRun>, DataflowError> {
         assert!(memory.bytes_max > 0 && memory.disk.is_none());
         Ok(Box::new(CountsRun { of: self.clone(), ..CountsRun::default() }))
     }
@@ -183,9 +187,11 @@ impl LocalRun for CountsRun {
     }
 }
 
-/// Never emits a row, and stops the query when it has been polled [`POLLS`] times.
+/// Never emits a row, and stops the query when it has been polled [`POLLS`] times. It is pending
+/// then, or fails.
 #[derive(Clone, Default)]
 struct Endless {
+    fails: bool,
     signals: Arc<Signals>,
     polls: Arc<AtomicUsize>,
 }
@@ -197,7 +203,7 @@ impl LocalPlan for Endless {
         schema(&COLUMNS)
     }
 
-    fn open(&self, _: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError> {
+    fn open(&self, _: LocalMemory, _: &Arc<Signals>) -> Result<Box<dyn LocalRun>, DataflowError> {
         Ok(Box::new(self.clone()))
     }
 
@@ -220,6 +226,9 @@ impl LocalRun for Endless {
         assert!(polls <= POLLS, "it is polled after the query was stopped");
         if polls == POLLS {
             self.signals.stop();
+            if self.fails {
+                return Poll::Ready(Some(Err(DataflowError::Expression("it is stopped".into()))));
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -343,11 +352,13 @@ fn without_keys_one_worker_alone_runs_the_plan() {
 
 #[test]
 fn a_plan_that_emits_nothing_is_not_polled_after_a_stop() {
-    let plan = Endless::default();
-    let (signals, gathered) = (plan.signals.clone(), [Distribution::Hash; 2]);
-    let rows = run_until(Arc::new(plan.clone()), [all(), all()], vec![], gathered, &signals);
-    assert!(rows.unwrap().is_empty());
-    assert_eq!(plan.polls.load(Ordering::Relaxed), POLLS);
+    for fails in [false, true] {
+        let plan = Endless { fails, ..Endless::default() };
+        let (signals, gathered) = (plan.signals.clone(), [Distribution::Hash; 2]);
+        let rows = run_until(Arc::new(plan.clone()), [all(), all()], vec![], gathered, &signals);
+        assert!(rows.unwrap().is_empty());
+        assert_eq!(plan.polls.load(Ordering::Relaxed), POLLS);
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::error::DataflowError;
 use crate::rows::size::row_bytes;
+use crate::runtime::place::Signals;
 
 /// A plan that each worker runs over its rows.
 #[derive(Clone)]
@@ -54,11 +55,16 @@ pub trait LocalPlan: Send + Sync {
     /// Columns that it emits.
     fn schema(&self) -> SchemaRef;
 
-    /// Begins a run on one worker.
+    /// Begins a run on one worker. When `signals` say that the query is stopped, a poll may fail:
+    /// the run is dropped then, with its error.
     ///
     /// # Errors
     /// When it cannot run.
-    fn open(&self, memory: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError>;
+    fn open(
+        &self,
+        memory: LocalMemory,
+        signals: &Arc<Signals>,
+    ) -> Result<Box<dyn LocalRun>, DataflowError>;
 
     /// Whether it writes rows that do not fit its memory to a disk.
     fn spills(&self) -> bool {

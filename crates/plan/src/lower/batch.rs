@@ -11,6 +11,7 @@
 //! spill to disk when it is full; rows gathered do not.
 
 mod sliding;
+pub(crate) mod stoppable;
 mod unnested;
 
 use std::fmt;
@@ -28,7 +29,7 @@ use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, TableSource};
@@ -36,6 +37,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
 use futures::StreamExt;
 
+use self::stoppable::StoppablePool;
 use crate::expr::checked;
 use crate::expr::conform::same_type;
 use crate::expr::equality::with_equal_keys;
@@ -104,7 +106,8 @@ impl Run {
                 rows.poll_next_unpin(context).map(Ok)
             }
         });
-        let batch = runtime.block_on(next)?.transpose().map_err(|e| failed(&e))?;
+        let batch = runtime.block_on(next)?.transpose();
+        let batch = batch.map_err(|error| failed_or_interrupted(&error, interrupt))?;
         if batch.is_none() {
             self.rest = Rest::Over;
         }
@@ -170,8 +173,11 @@ impl BatchStage {
     fn open(&self, context: &WriterContext) -> Result<(), ConnectorError> {
         let mut run = self.lock();
         if run.is_none() {
+            let pool = Arc::new(GreedyMemoryPool::new(self.memory_bytes));
+            let interrupt = self.interrupt.clone();
+            let stopped = move || interrupt.load(Ordering::Relaxed);
             let runtime = RuntimeEnvBuilder::new()
-                .with_memory_limit(self.memory_bytes, 1.0)
+                .with_memory_pool(Arc::new(StoppablePool::new(pool, stopped)))
                 .build_arc()
                 .map_err(|e| failed(&e))?;
             let consumer = MemoryConsumer::new("gathered rows");
@@ -194,7 +200,8 @@ impl BatchStage {
         let owned = own(batch).map_err(|e| failed(&e.into()))?;
         match &mut *self.lock() {
             Some(run) => {
-                run.reservation.try_grow(owned.get_array_memory_size()).map_err(|e| failed(&e))?;
+                let grown = run.reservation.try_grow(owned.get_array_memory_size());
+                grown.map_err(|error| failed_or_interrupted(&error, &self.interrupt))?;
                 run.gathered[part].push(owned);
                 Ok(())
             }
@@ -334,6 +341,11 @@ pub(crate) fn failure(error: &DataFusionError, place: &str, more: &str) -> Conne
         message: runtime_message(&message_of(error)),
         hint: full.then(|| more.into()),
     }
+}
+
+/// A query that is interrupted gets no memory, so that it may fail by that.
+fn failed_or_interrupted(error: &DataFusionError, interrupt: &AtomicBool) -> ConnectorError {
+    if interrupt.load(Ordering::Relaxed) { interrupted() } else { failed(error) }
 }
 
 fn interrupted() -> ConnectorError {

@@ -102,7 +102,7 @@ impl<D: Downstream> LocalPlanRun<D> {
         let runs = alone || !spec.gathers() || place.worker == GATHERER;
         let memory =
             LocalMemory { bytes_max: place.accounting.share(tag), disk: place.disk.clone() };
-        let run = if runs { Some(spec.plan.open(memory)?) } else { None };
+        let run = if runs { Some(spec.plan.open(memory, &place.signals)?) } else { None };
         Ok(Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             replicated: Cell::new(orders.iter().filter(|of| **of == InputOrder::First).count()),
@@ -133,14 +133,14 @@ impl<D: Downstream> LocalPlanRun<D> {
                 self.instance.clock_moved.notify();
                 polled
             });
-            let next = next.await.transpose().map_err(DataflowError::of_made_rows)?;
-            let Some(batch) = next else { break };
+            let next = next.await.transpose();
             // Another thread may have stopped the query meanwhile.
             is_cut |= self.leaves();
             if self.run.borrow().is_none() {
                 self.instance.clock_moved.notify();
                 break;
             }
+            let Some(batch) = next.map_err(DataflowError::of_made_rows)? else { break };
             self.publish_bytes()?;
             if batch.num_rows() > 0 {
                 self.behind.push(Rows::on_time(batch)).await?;

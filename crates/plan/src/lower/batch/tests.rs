@@ -1,9 +1,11 @@
 //! The batch stage by hand: parts are written and committed as workers would.
 
+use std::sync::atomic::AtomicUsize;
+
 use arrow::array::{AsArray, DictionaryArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
-use datafusion::logical_expr::LogicalPlanBuilder;
-use datafusion::prelude::{SessionContext, col};
+use datafusion::logical_expr::{ColumnarValue, LogicalPlanBuilder, Volatility, create_udf};
+use datafusion::prelude::{Expr, SessionContext, col};
 
 use super::*;
 
@@ -46,13 +48,14 @@ fn numbers(of: impl IntoIterator<Item = i64>) -> RecordBatch {
 
 /// The union of two parts, sorted.
 fn stage(memory_bytes: usize) -> (Arc<BatchStage>, Arc<Mutex<Vec<RecordBatch>>>) {
-    stage_until(memory_bytes, Arc::default())
+    stage_until(memory_bytes, Arc::default(), col("c0"))
 }
 
-/// The same, ended by `interrupt`.
+/// The same, sorted by `key` and ended by `interrupt`.
 fn stage_until(
     memory_bytes: usize,
     interrupt: Arc<AtomicBool>,
+    key: Expr,
 ) -> (Arc<BatchStage>, Arc<Mutex<Vec<RecordBatch>>>) {
     let schema = numbers([]).schema();
     let leaf = |part: usize| {
@@ -62,7 +65,7 @@ fn stage_until(
     let second = leaf(1).and_then(LogicalPlanBuilder::build).expect("a leaf");
     let plan = leaf(0)
         .and_then(|first| first.union(second))
-        .and_then(|union| union.sort(vec![col("c0").sort(true, false)]))
+        .and_then(|union| union.sort(vec![key.sort(true, false)]))
         .and_then(LogicalPlanBuilder::build)
         .expect("a plan");
     let sink = CollectingSink::default();
@@ -81,7 +84,7 @@ fn ended(mut part: Box<dyn SinkWriter>) -> Result<(), ConnectorError> {
 #[test]
 fn an_interrupt_ends_the_rest_and_nothing_is_published() {
     let interrupt = Arc::new(AtomicBool::new(false));
-    let (stage, written) = stage_until(64 << 20, interrupt.clone());
+    let (stage, written) = stage_until(64 << 20, interrupt.clone(), col("c0"));
     let mut parts = [0, 1].map(|part| stage.part(part).open(&WriterContext::of(0)).expect("opens"));
     parts.iter_mut().for_each(|part| part.write(&numbers([1])).expect("writes"));
     let [first, second] = parts;
@@ -90,6 +93,32 @@ fn an_interrupt_ends_the_rest_and_nothing_is_published() {
     let error = ended(second).expect_err("the rest was interrupted");
     assert!(error.to_string().contains("interrupted"), "{error}");
     assert!(written.lock().expect("the rows").is_empty());
+}
+
+/// DataFusion sorts all rows, in runs of some megabytes, before it looks at anything else.
+#[test]
+fn an_interrupt_ends_a_sort_within_a_run_of_it() {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (stops, called) = (interrupt.clone(), calls.clone());
+    let stops = move |values: &[ColumnarValue]| {
+        stops.store(true, Ordering::Relaxed);
+        called.fetch_add(1, Ordering::Relaxed);
+        Ok(values[0].clone())
+    };
+    let types = (vec![DataType::Int64], DataType::Int64);
+    let key = create_udf("stops", types.0, types.1, Volatility::Immutable, Arc::new(stops));
+    let (stage, written) = stage_until(1 << 30, interrupt, key.call(vec![col("c0")]));
+    let [mut first, second] =
+        [0, 1].map(|part| stage.part(part).open(&WriterContext::of(0)).unwrap());
+    // More than forty runs of a megabyte.
+    (0..40).for_each(|_| first.write(&numbers(0..200_000)).expect("writes"));
+    ended(first).expect("the other part goes on");
+    let error = ended(second).expect_err("the rest was interrupted");
+    assert!(error.to_string().contains("interrupted"), "{error}");
+    assert!(written.lock().expect("the rows").is_empty());
+    let calls = calls.load(Ordering::Relaxed);
+    assert!((1..10).contains(&calls), "{calls} runs were sorted");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use dataflow::error::DataflowError;
 use dataflow::job::{Description, LocalMemory, LocalPlan, LocalRun, Property};
+use dataflow::worker::Signals;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::resources_datafusion_err;
@@ -36,6 +37,7 @@ use super::partitions::some_at_a_time;
 use super::spill::OnDisk;
 use crate::expr::conform::same_type;
 use crate::lower::batch;
+use crate::lower::batch::stoppable::StoppablePool;
 use crate::text::units::human;
 
 /// Operators that can spill get one in this many parts of the memory. A sort needs the rest to
@@ -105,11 +107,12 @@ impl WorkerPlan {
     }
 
     /// Begins a run within `memory`.
-    fn opened(&self, memory: LocalMemory) -> DfResult<Run> {
+    fn opened(&self, memory: LocalMemory, signals: &Arc<Signals>) -> DfResult<Run> {
         let LocalMemory { bytes_max, disk } = memory;
         let failures = Failures { name: self.name, hint: self.hint(disk.is_some()) };
         let pool = Arc::new(Pool::new(bytes_max));
-        let spilled = Arc::default();
+        let (spilled, signals) = (Arc::default(), signals.clone());
+        let stopped = move || signals.is_stopped();
         let mode = match disk {
             Some(disk) => {
                 DiskManagerMode::Custom(Arc::new(OnDisk::new(disk, Arc::clone(&spilled))))
@@ -117,7 +120,7 @@ impl WorkerPlan {
             None => DiskManagerMode::Disabled,
         };
         let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(pool.clone())
+            .with_memory_pool(Arc::new(StoppablePool::new(pool.clone(), stopped)))
             .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
             .build_arc()?;
         let mut state = SessionStateBuilder::new_from_existing(self.state.clone())
@@ -149,9 +152,13 @@ impl LocalPlan for WorkerPlan {
         self.schema.clone()
     }
 
-    fn open(&self, memory: LocalMemory) -> Result<Box<dyn LocalRun>, DataflowError> {
+    fn open(
+        &self,
+        memory: LocalMemory,
+        signals: &Arc<Signals>,
+    ) -> Result<Box<dyn LocalRun>, DataflowError> {
         let failures = Failures { name: self.name, hint: self.hint(memory.disk.is_some()) };
-        let run = self.opened(memory).map_err(|error| failures.of(&error))?;
+        let run = self.opened(memory, signals).map_err(|error| failures.of(&error))?;
         Ok(Box::new(run))
     }
 
