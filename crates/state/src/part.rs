@@ -65,6 +65,33 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Calls `with` for each group's entry in `table`, as far as there are any, and may call it for
+    /// entries of other groups between them; tells whether the group is read.
+    ///
+    /// Of scattered groups, hardly two follow each other: what is called for each run of them, or
+    /// depends on a branch, takes longer than to go through all entries, some at once.
+    pub(crate) fn each_entry<S>(&self, table: &mut [S], mut with: impl FnMut(&mut S, bool)) {
+        let end = self.ids.end.min(table.len());
+        let own = table.get_mut(self.ids.start..end).unwrap_or_default();
+        let Some(marks) = self.marks else {
+            return own.iter_mut().for_each(|entry| with(entry, true));
+        };
+        for (word, entries) in marks.bit_chunks().iter_padded().zip(own.chunks_mut(64)) {
+            if word == 0 {
+                continue;
+            }
+            let (eights, rest) = entries.as_chunks_mut::<8>();
+            let mut bytes = word.to_le_bytes().into_iter();
+            for (eight, byte) in eights.iter_mut().zip(&mut bytes) {
+                let entries = eight.iter_mut().enumerate();
+                entries.for_each(|(bit, entry)| with(entry, byte & 1 << bit != 0));
+            }
+            let byte = bytes.next().unwrap_or(0);
+            let entries = rest.iter_mut().enumerate();
+            entries.for_each(|(bit, entry)| with(entry, byte & 1 << bit != 0));
+        }
+    }
+
     /// Whether the group of the first id is read.
     pub(crate) fn has_first(&self) -> bool {
         !self.ids.is_empty() && self.marks.is_none_or(|marks| marks.value(0))
@@ -117,6 +144,11 @@ mod tests {
             let entry = |&id: &usize| table.get(id).copied().unwrap_or(0);
             let expected: Vec<u32> = read.iter().map(entry).collect();
             assert_eq!(part.each(&table, |&entry| entry), expected, "every {step}");
+            let mut left = table.clone();
+            part.each_entry(&mut left, |entry, is_read| *entry *= u32::from(!is_read));
+            let stays = |id: usize| !ids.contains(&id) || !(id - ids.start).is_multiple_of(step);
+            let kept = |(id, &entry): (usize, &u32)| if stays(id) { entry } else { 0 };
+            assert_eq!(left, table.iter().enumerate().map(kept).collect::<Vec<_>>());
         }
     }
 

@@ -140,19 +140,11 @@ impl<T: Plain> ZeroedTable<T> {
         BooleanBuffer::new(Buffer::from_vec(words), 0, ids.len())
     }
 
-    /// The entries of `ids`, as far as there are any.
-    pub(crate) fn within(&mut self, ids: Range<usize>) -> &mut [T] {
-        let end = ids.end.min(self.len());
-        self.as_mut().get_mut(ids.start..end).unwrap_or(&mut [])
-    }
-
     /// Makes the entries of a part zero.
     pub(crate) fn forget(&mut self, part: &Part) {
         let zero = T::new_zeroed();
-        part.each_run(|ids| match self.within(ids) {
-            // Where keys are scattered, to call what fills memory costs more than to fill it.
-            [entry] => *entry = zero,
-            entries => entries.fill(zero),
+        part.each_entry(self.as_mut(), |entry, is_read| {
+            *entry = if is_read { zero } else { *entry };
         });
     }
 

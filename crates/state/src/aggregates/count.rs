@@ -286,10 +286,9 @@ impl Accumulator for Counts {
 
     fn forget(&mut self, part: &Part) {
         match &mut self.counters {
-            Counters::Narrow(table) => part.each_run(|ids| {
-                for counter in table.within(ids) {
-                    self.counted -= u64::from(std::mem::take(counter));
-                }
+            Counters::Narrow(table) => part.each_entry(table.as_mut(), |counter, is_read| {
+                self.counted -= u64::from(if is_read { *counter } else { 0 });
+                *counter = if is_read { 0 } else { *counter };
             }),
             Counters::Wide(table) => table.forget(part),
         }

@@ -294,14 +294,11 @@ impl Firing {
             let window = several.then_some(*window_end);
             (schema, keys.iter().copied().chain(window).collect::<Vec<_>>())
         };
-        let mut batches_of = |side: usize| {
-            gathered(&spec.sides[side].schema, std::mem::take(&mut sides[side]), rows_max)
-        };
+        let [built, others] = [1 - probed, probed].map(|side| std::mem::take(&mut sides[side]));
         let (schema, keys) = of(1 - probed);
-        let hashed = Hashed::new(batches_of(1 - probed)?, schema, &keys, NullKeys::Nothing)?;
-        let hashed = Arc::new(hashed);
-        let (_, keys) = of(probed);
-        let batches = batches_of(probed)?;
+        let hashed = Arc::new(Hashed::new(built, schema, &keys, NullKeys::Nothing)?);
+        let (schema, keys) = of(probed);
+        let batches = gathered(schema, others, rows_max)?;
         let bytes = hashed.bytes() + batches.iter().map(bytes_of).sum::<usize>();
         let probe = ProbeSide { side: probed, keys: &keys };
         let pairing = Pairing::new(probe, batches, hashed, spec.kind);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, Capacities, MutableArrayData};
 use arrow::datatypes::DataType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
@@ -66,7 +66,17 @@ fn detach_array(array: &ArrayRef) -> ArrayRef {
         return own;
     }
     let data = array.to_data();
-    let mut copy = arrow::array::MutableArrayData::new(vec![&data], false, data.len());
+    let texts = |offsets: &[i32]| {
+        let ends = offsets.first().zip(offsets.last());
+        Capacities::Binary(data.len(), ends.map(|(first, end)| (end - first) as usize))
+    };
+    // Memory that grows while rows are copied is copied itself.
+    let room = match array.data_type() {
+        DataType::Utf8 => texts(array.as_string::<i32>().value_offsets()),
+        DataType::Binary => texts(array.as_binary::<i32>().value_offsets()),
+        _ => Capacities::Array(data.len()),
+    };
+    let mut copy = MutableArrayData::with_capacities(vec![&data], false, room);
     match copy.try_extend(0, 0, data.len()) {
         Ok(()) => arrow::array::make_array(copy.freeze()),
         Err(_) => array.clone(),
