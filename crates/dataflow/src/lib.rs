@@ -23,8 +23,8 @@ pub mod secrets;
 pub mod worker;
 
 pub use connector::{
-    backlog, bad, costs, gauge, join_filter, origins, position, predicate, scan, sink, source,
-    unread,
+    backlog, bad, costs, gauge, join_filter, origins, peers, position, predicate, scan, sink,
+    source,
 };
 pub use error::{located, panics};
 pub use job::{fragment, hash_join, lookup, step, wires, worker_set};

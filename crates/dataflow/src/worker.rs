@@ -22,8 +22,8 @@ use state::Disk;
 use crate::checkpoint::{CheckpointTarget, Restored, SinkSnapshot, SplitSnapshot, WorkerSnapshot};
 use crate::connector::bad::BadRows;
 use crate::connector::origins::Reading;
+use crate::connector::peers::NeededPeers;
 use crate::connector::source::ReaderContext;
-use crate::connector::unread::UnreadInputs;
 use crate::error::DataflowError;
 use crate::error::panics::{Panicked, caught};
 use crate::graph::{Graph, Node, ScanTask};
@@ -69,8 +69,8 @@ pub struct WorkerConfig {
     pub clock: Arc<dyn Clock>,
     /// Where bad rows go.
     pub bad: Arc<BadRows>,
-    /// The inputs that the workers of the process have not read to their ends.
-    pub unread: Arc<UnreadInputs>,
+    /// The peers that the workers of the process still need.
+    pub peers: Arc<NeededPeers>,
     /// Whether sources are cut by the costs that were measured: the nodes of the job know the same,
     /// and it keeps no checkpoints.
     pub by_cost: bool,
@@ -116,7 +116,7 @@ impl WorkerConfig {
             links,
             clock,
             bad: Arc::default(),
-            unread: Arc::default(),
+            peers: Arc::default(),
             by_cost: false,
             round: 0,
             checkpoints: None,
@@ -297,7 +297,7 @@ impl Worker {
     pub fn new(config: WorkerConfig) -> Result<Self, DataflowError> {
         let WorkerConfig { worker, workers, process, job, links, clock, bad, metrics, .. } = config;
         let WorkerConfig { signals, disk, reconnector, multicast, round, .. } = config;
-        let WorkerConfig { checkpoints, restored, shares_processors, unread, by_cost, .. } = config;
+        let WorkerConfig { checkpoints, restored, shares_processors, peers, by_cost, .. } = config;
         let staged_last: Rc<RefCell<Vec<SinkSnapshot>>> = Rc::default();
         metrics.count_operators(job.operators.len());
         let bad = Arc::new(BadRows::within(bad));
@@ -329,6 +329,7 @@ impl Worker {
             round,
             rounds: rounds.clone(),
             staged_last: staged_last.clone(),
+            peers: peers.clone(),
         };
         let limits = || limits(&job, workers);
         let in_flight = multicast.map(|member| PayloadsInFlight::new(member, limits()));
@@ -337,7 +338,7 @@ impl Worker {
         signals.register(external.waker());
         let (waker, prefetch) = (external.waker(), job.settings.prefetch);
         let context = ReaderContext::new(clock.clone(), bad.clone());
-        let context = ReaderContext { unread, by_cost, waker, prefetch, ..context };
+        let context = ReaderContext { peers, by_cost, waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
         restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring))?;
         let readings = spawn_scans(&mut scheduler, scans, &job, &place, &context, &metrics)?;

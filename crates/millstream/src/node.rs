@@ -22,9 +22,9 @@ use dataflow::bad::BadRows;
 use dataflow::job::JobGraph;
 use dataflow::metrics::Metrics;
 use dataflow::panics::caught;
+use dataflow::peers::NeededPeers;
 use dataflow::process::Process;
 use dataflow::reconnect::Reconnector;
-use dataflow::unread::UnreadInputs;
 use dataflow::worker::{Signals, Worker, WorkerConfig};
 use fabric::multicast::GroupMember;
 use fabric::{Clock, FabricError, LinkId};
@@ -94,7 +94,7 @@ struct Shared {
     process: Arc<Process>,
     metrics: Vec<Arc<Metrics>>,
     bad: Arc<BadRows>,
-    unread: Arc<UnreadInputs>,
+    peers: Arc<NeededPeers>,
     signals: Arc<Signals>,
     /// More workers run on this machine than it has processors.
     shares_processors: bool,
@@ -105,9 +105,9 @@ struct Shared {
 }
 
 impl Shared {
-    /// Ends the workers where input is lost that they have not read yet.
-    fn check_inputs(&self) -> Result<(), Error> {
-        self.unread.check().map_err(|lost| {
+    /// Ends the workers where a peer is lost that they still need.
+    fn check_peers(&self) -> Result<(), Error> {
+        self.peers.check().map_err(|lost| {
             self.signals.abort();
             lost.into()
         })
@@ -150,7 +150,7 @@ impl NodeRunner<'_> {
             process: Process::new(rank, per_node).map_err(no_descriptors)?,
             metrics: (0..per_node).map(|_| Arc::default()).collect(),
             bad: Arc::default(),
-            unread: Arc::default(),
+            peers: Arc::default(),
             signals: Arc::default(),
             shares_processors: open.pairs.shares_processors(),
             costs,
@@ -285,7 +285,7 @@ impl NodeRunner<'_> {
     ) -> WorkerConfig {
         WorkerConfig {
             bad: Arc::clone(&shared.bad),
-            unread: Arc::clone(&shared.unread),
+            peers: Arc::clone(&shared.peers),
             by_cost: shared.by_cost,
             metrics: Arc::clone(metrics),
             signals: Arc::clone(&shared.signals),
@@ -404,7 +404,7 @@ impl NodeRunner<'_> {
             }
             self.check_abort(options, &shared.signals)?;
             self.check_others(&shared.signals)?;
-            shared.check_inputs()?;
+            shared.check_peers()?;
             reconnects.service.answer();
             shared.links.poll();
             vigil.turn(self.clock.now_ns());

@@ -214,6 +214,14 @@ pub trait Loading: Send + Sync + Debug {
     /// # Errors
     /// When a memory server cannot be reached.
     fn writer(&self, worker: u32, waker: Waker) -> Result<Box<dyn StripWriter>, PoolError>;
+
+    /// Whether the servers are there, as far as is known here. It never waits.
+    ///
+    /// # Errors
+    /// The error that a writer would end with.
+    fn check(&self) -> Result<(), PoolError> {
+        Ok(())
+    }
 }
 
 /// Writes strips of a load. Dropped before [`commit`](Self::commit) it ends the whole load.

@@ -282,7 +282,7 @@ impl CacheLoad<'_> {
     fn load_part(&self, worker: u32) -> Result<(), ConnectorError> {
         let waker = Waker::from(Arc::new(Unparks(thread::current())));
         let context = WriterContext { worker, waker: waker.clone(), staging: None };
-        let mut writer = self.sink.writer(&*self.loading, &context, None)?;
+        let mut writer = self.sink.writer(&self.loading, &context, None)?;
         let clock = Arc::new(MonotonicClock::new());
         let context = ReaderContext { waker, ..ReaderContext::new(clock, Arc::clone(&self.bad)) };
         while let Some(split) = self.splits.get(self.next.fetch_add(1, Ordering::Relaxed)) {

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
 use dataflow::sink::WriterContext;
-use pool::access::Loading;
 
 use super::commit_clock::CommitClock;
 use super::errors::refused;
@@ -24,7 +23,6 @@ use super::sink::PoolWriter;
 /// How a worker writes a table that grows.
 pub(super) struct Growth {
     clock: Arc<CommitClock>,
-    loading: Arc<dyn Loading>,
     context: WriterContext,
     /// The time when it has last begun to hand in.
     times: u64,
@@ -47,15 +45,10 @@ enum Stage {
 }
 
 impl Growth {
-    pub(super) fn new(
-        clock: &Arc<CommitClock>,
-        loading: &Arc<dyn Loading>,
-        context: &WriterContext,
-    ) -> Self {
+    pub(super) fn new(clock: &Arc<CommitClock>, context: &WriterContext) -> Self {
         clock.wakes(context.waker.clone());
         Self {
             clock: Arc::clone(clock),
-            loading: Arc::clone(loading),
             context: context.clone(),
             times: clock.times(),
             stage: Stage::Open,
@@ -130,7 +123,7 @@ impl PoolWriter {
     fn hand_in(&mut self) -> Result<(), ConnectorError> {
         let Some(growth) = &mut self.growth else { return Ok(()) };
         let WriterContext { worker, waker, .. } = growth.context.clone();
-        let next = growth.loading.writer(worker, waker).map_err(refused)?;
+        let next = self.loading.writer(worker, waker).map_err(refused)?;
         let writer = std::mem::replace(&mut self.writer, next);
         let placed = writer.hand_in().map_err(refused)?;
         for (at, partition) in growth.short.drain(..) {

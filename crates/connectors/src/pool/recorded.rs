@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
+use dataflow::peers::PeerCheck;
 use dataflow::sink::{Room, SinkWriter, StagedOutput};
 use pool::PoolError;
 use pool::access::{LoadMode, TableLoad};
@@ -71,6 +72,10 @@ impl SinkWriter for RecordedWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         self.writer.as_mut().map_or(Ok(()), |writer| writer.flush())
+    }
+
+    fn peer_check(&self) -> Option<Arc<dyn PeerCheck>> {
+        self.writer.as_ref().and_then(|writer| writer.peer_check())
     }
 
     fn drain(&mut self) -> Result<Room, ConnectorError> {

@@ -19,6 +19,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::WriteMode;
 use dataflow::detach;
 use dataflow::error::ConnectorError;
+use dataflow::peers::PeerCheck;
 use dataflow::sink::{
     ExclusiveTarget, Placement, Publishing, Room, Sink, SinkVisibility, SinkWriter, WriterContext,
 };
@@ -191,7 +192,7 @@ impl Sink for PoolSink {
         }
         if context.staging.is_some() {
             let Begun { loading, .. } = self.loading(true)?;
-            let writer = self.writer(&*loading, context, None)?;
+            let writer = self.writer(&loading, context, None)?;
             return Ok(Box::new(RecordedWriter::new(writer, context.worker, &self.last_writer)));
         }
         let Begun { loading, clock } = self.loading(false)?;
@@ -204,8 +205,8 @@ impl Sink for PoolSink {
                 every.interval
             );
         }
-        let growth = clock.map(|clock| Growth::new(&clock, &loading, context));
-        Ok(Box::new(self.writer(&*loading, context, growth)?))
+        let growth = clock.map(|clock| Growth::new(&clock, context));
+        Ok(Box::new(self.writer(&loading, context, growth)?))
     }
 }
 
@@ -222,7 +223,7 @@ impl PoolSink {
     /// The writer of a worker.
     pub(super) fn writer(
         &self,
-        loading: &dyn Loading,
+        loading: &Arc<dyn Loading>,
         context: &WriterContext,
         growth: Option<Growth>,
     ) -> Result<PoolWriter, ConnectorError> {
@@ -241,6 +242,7 @@ impl PoolSink {
             growth,
             failed: None,
             writer,
+            loading: Arc::clone(loading),
         })
     }
 }
@@ -296,6 +298,17 @@ pub(super) struct PoolWriter {
     /// Why it has failed, to be told by the next call that can.
     pub(super) failed: Option<ConnectorError>,
     pub(super) writer: Box<dyn StripWriter>,
+    /// What the writer is part of.
+    pub(super) loading: Arc<dyn Loading>,
+}
+
+/// The servers that a load goes to.
+struct LoadedServers(Arc<dyn Loading>);
+
+impl PeerCheck for LoadedServers {
+    fn check(&self) -> Result<(), ConnectorError> {
+        self.0.check().map_err(refused)
+    }
 }
 
 impl PoolWriter {
@@ -465,6 +478,10 @@ impl SinkWriter for PoolWriter {
     fn flush(&mut self) -> Result<(), ConnectorError> {
         self.go_on();
         self.check()
+    }
+
+    fn peer_check(&self) -> Option<Arc<dyn PeerCheck>> {
+        Some(Arc::new(LoadedServers(Arc::clone(&self.loading))))
     }
 
     fn drain(&mut self) -> Result<Room, ConnectorError> {

@@ -7,12 +7,12 @@ use arrow::datatypes::{DataType, SchemaRef};
 use dataflow::connector::TableDef;
 use dataflow::costs::ReadCosts;
 use dataflow::error::ConnectorError;
+use dataflow::peers::PeerCheck;
 use dataflow::predicate::ColumnPredicate;
 use dataflow::source::{
     BucketColumn, BucketPart, ColumnBounds, NeededRows, NewestVersion, Position, Pruning,
     ReadBlocks, ReaderContext, RowBuckets, SharedReads, Source, Split, SplitReader,
 };
-use dataflow::unread::InputCheck;
 use pool::access::{At, PoolAccess};
 use pool::manifest::{Block, Buckets, Definition};
 
@@ -100,7 +100,7 @@ impl PinnedTable {
     }
 }
 
-impl InputCheck for PinnedTable {
+impl PeerCheck for PinnedTable {
     fn check(&self) -> Result<(), ConnectorError> {
         // Before a version is pinned there is no lease that could be lost.
         self.version.get().map_or(Ok(()), |version| version.pinned.blocks.check().map_err(refused))
@@ -439,8 +439,8 @@ impl Source for PoolSource {
         ))
     }
 
-    fn input_check(&self) -> Option<Arc<dyn InputCheck>> {
-        Some(Arc::clone(&self.table) as Arc<dyn InputCheck>)
+    fn peer_check(&self) -> Option<Arc<dyn PeerCheck>> {
+        Some(Arc::clone(&self.table) as Arc<dyn PeerCheck>)
     }
 
     fn describe_pruning(&self) -> Option<String> {

@@ -168,7 +168,7 @@ impl PoolSink {
         }
         let waker = Waker::from(Arc::new(Unparks(thread::current())));
         let context = WriterContext { worker: 0, waker, staging: None };
-        let mut writer = self.writer(&*loading, &context, None)?;
+        let mut writer = self.writer(&loading, &context, None)?;
         for batch in staged.iter().flat_map(|staged| &staged.batches) {
             while writer.room() == Room::Full {
                 thread::park_timeout(ASKED_AGAIN);

@@ -7,6 +7,7 @@ pub mod costs;
 pub mod gauge;
 pub mod join_filter;
 pub mod origins;
+pub mod peers;
 pub mod position;
 pub mod predicate;
 mod range;
@@ -14,7 +15,6 @@ mod rows;
 pub mod scan;
 pub mod sink;
 pub mod source;
-pub mod unread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,6 +7,7 @@ use std::task::Waker;
 use arrow::record_batch::RecordBatch;
 
 use crate::connector::gauge::SinkGauge;
+use crate::connector::peers::PeerCheck;
 use crate::error::ConnectorError;
 
 /// A target that one writer alone can have.
@@ -274,6 +275,12 @@ pub trait SinkWriter: Send {
     fn hands_on(&mut self, gauge: &Arc<SinkGauge>) -> bool {
         let _ = gauge;
         false
+    }
+
+    /// Tells whether the peer that it writes to is still there, where that can be lost while nobody
+    /// writes. Asked once, before the first row.
+    fn peer_check(&self) -> Option<Arc<dyn PeerCheck>> {
+        None
     }
 
     /// Stages what was written since the last call: it is to be durable, and not yet visible. With

@@ -17,11 +17,11 @@ use crate::connector::backlog::SourceBacklog;
 use crate::connector::bad::BadRows;
 use crate::connector::costs::ReadCosts;
 use crate::connector::origins::Origins;
+use crate::connector::peers::{NeededPeers, PeerCheck};
 pub use crate::connector::position::Position;
 use crate::connector::position::replayed;
 use crate::connector::predicate::ColumnPredicate;
 pub use crate::connector::rows::RowsReader;
-use crate::connector::unread::{InputCheck, UnreadInputs};
 use crate::error::ConnectorError;
 
 /// A table that can be read.
@@ -206,7 +206,7 @@ pub trait Source: Send + Sync {
     }
 
     /// Tells whether the input is still there, where it can be lost while nobody reads it.
-    fn input_check(&self) -> Option<Arc<dyn InputCheck>> {
+    fn peer_check(&self) -> Option<Arc<dyn PeerCheck>> {
         None
     }
 
@@ -412,7 +412,7 @@ pub struct ReaderContext {
     /// Where a reader that knows what is left to read tells that.
     pub backlog: Arc<SourceBacklog>,
     /// The inputs that the readers of the process have not read to their ends.
-    pub unread: Arc<UnreadInputs>,
+    pub peers: Arc<NeededPeers>,
     /// Whether sources are cut by [costs](Source::splits_by_cost) that were measured.
     pub by_cost: bool,
     /// How many pieces of input to ask for ahead, where each has to be waited for: `None` where the
@@ -427,9 +427,9 @@ impl ReaderContext {
     /// Of a worker that nobody has to wake: for tests, and for readers that wait for a time alone.
     pub fn new(clock: Arc<dyn Clock>, bad: Arc<BadRows>) -> Self {
         let (origins, skipped, blocks) = (Arc::default(), Arc::default(), Arc::default());
-        let (backlog, unread, waker) = (Arc::default(), Arc::default(), Waker::noop().clone());
+        let (backlog, peers, waker) = (Arc::default(), Arc::default(), Waker::noop().clone());
         let (by_cost, prefetch) = (false, None);
-        Self { clock, bad, origins, skipped, blocks, backlog, unread, by_cost, prefetch, waker }
+        Self { clock, bad, origins, skipped, blocks, backlog, peers, by_cost, prefetch, waker }
     }
 }
 

@@ -15,6 +15,7 @@ use state::epoch::{END_OF_STREAM, Progress};
 use crate::checkpoint::OperatorSnapshot;
 use crate::checkpoint::{SinkSnapshot, WorkerSnapshot};
 use crate::connector::gauge::SinkGauge;
+use crate::connector::peers::NeededPeer;
 use crate::connector::sink::{
     Placement, Room, Sink, SinkVisibility, SinkWriter, StagedOutput, StagingContext, WriterContext,
 };
@@ -71,6 +72,8 @@ pub(crate) struct SinkTask {
     /// The leader knows which workers have ended.
     instance: Instance,
     writer: RefCell<Option<Box<dyn SinkWriter>>>,
+    /// What the writer writes to, until it ends: the errors of its end say more.
+    peer: RefCell<Option<Arc<NeededPeer>>>,
     gauge: Arc<SinkGauge>,
     /// Whether the writer measures what it hands on.
     hands_on: bool,
@@ -128,6 +131,8 @@ impl SinkTask {
         let stages = staging.is_some();
         let context = WriterContext { worker, waker: place.external.waker(), staging };
         let mut writer = writes.then(|| sink.open(&context)).transpose()?;
+        let check = writer.as_ref().and_then(|writer| writer.peer_check());
+        let peer = check.map(|check| place.peers.add(check, tag as usize));
         let together = together.filter(|_| writes).cloned();
         if let Some(together) = &together {
             together.open.set(together.open.get() + 1);
@@ -148,6 +153,7 @@ impl SinkTask {
         Ok(Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             writer: RefCell::new(writer),
+            peer: RefCell::new(peer),
             gauge,
             hands_on,
             wrote: Cell::new(false),
@@ -203,6 +209,7 @@ impl SinkTask {
         if let Some(together) = &self.together {
             together.wait().await;
         }
+        *self.peer.borrow_mut() = None;
         match self.writer.borrow_mut().take() {
             Some(writer) if self.hands_on => Ok(writer.commit()?),
             Some(writer) => Ok(self.gauge.commit(writer)?),
@@ -225,6 +232,7 @@ impl SinkTask {
 
     /// All rows are written, and published by others.
     fn stage_last(&self) -> Result<(), DataflowError> {
+        *self.peer.borrow_mut() = None;
         let round = self.instance.round();
         let staged = self.stage(round, true)?;
         match &self.instance.rounds {

@@ -10,6 +10,7 @@ use fabric::Clock;
 use state::Disk;
 
 use crate::checkpoint::{CheckpointTarget, Restored, SinkSnapshot};
+use crate::connector::peers::NeededPeers;
 use crate::job::Settings;
 use crate::runtime::accounting::StateAccounting;
 use crate::runtime::external::External;
@@ -41,6 +42,8 @@ pub(crate) struct WorkerContext {
     pub(crate) rounds: Option<Rc<WorkerRounds>>,
     /// The staged output of sinks that have all of their rows.
     pub(crate) staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
+    /// The peers that the workers of the process still need.
+    pub(crate) peers: Arc<NeededPeers>,
 }
 
 impl WorkerContext {

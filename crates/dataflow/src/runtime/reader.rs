@@ -34,8 +34,8 @@ use self::widths::Widths;
 use crate::checkpoint::SplitSnapshot;
 use crate::connector::bad::BadRow;
 use crate::connector::origins::{Origins, Reading};
+use crate::connector::peers::NeededPeer;
 use crate::connector::source::{NewSplits, Next, ReaderContext, Split, SplitReader};
-use crate::connector::unread::UnreadInput;
 use crate::error::{ConnectorError, DataflowError};
 use crate::job::{OnBad, Scan, TimeColumn};
 use crate::rows::time::{ticks, to_millis};
@@ -80,7 +80,7 @@ pub(crate) struct Reader {
     /// Where splits stood at their end.
     ended: Vec<SplitSnapshot>,
     /// Its input, if that can be lost and is not read to its end.
-    unread: Option<Arc<UnreadInput>>,
+    unread: Option<Arc<NeededPeer>>,
 }
 
 /// The part of a source that one reader has: split `n` belongs to reader `n % of`, where `n` is the
@@ -198,8 +198,8 @@ impl Reader {
     /// The same, which counts the blocks that it reads as those of an operator of the job. That
     /// operator fails if the input is lost before it was read.
     pub(crate) fn with_blocks_of(self, metrics: Arc<Metrics>, operator: usize) -> Self {
-        let check = self.input.source.input_check().filter(|_| self.has_unread());
-        let unread = check.map(|input| self.context.unread.add(input, operator));
+        let check = self.input.source.peer_check().filter(|_| self.has_unread());
+        let unread = check.map(|peer| self.context.peers.add(peer, operator));
         Self { blocks_of: Some((metrics, operator)), unread, ..self }
     }
 

@@ -24,6 +24,7 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::SchemaRef;
 use dataflow::error::ConnectorError;
 use dataflow::gauge::SinkGauge;
+use dataflow::peers::PeerCheck;
 use dataflow::sink::{ExclusiveTarget, Placement, Room, Sink, SinkWriter, WriterContext};
 use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -427,6 +428,10 @@ impl SinkWriter for PartWriter {
             run.gauge = Some(Arc::clone(gauge));
         }
         true
+    }
+
+    fn peer_check(&self) -> Option<Arc<dyn PeerCheck>> {
+        self.stage.lock().as_ref().and_then(|run| run.writer.peer_check())
     }
 
     fn drain(&mut self) -> Result<Room, ConnectorError> {

@@ -61,6 +61,10 @@ impl Loading for ListLoading {
             written,
         }))
     }
+
+    fn check(&self) -> Result<(), PoolError> {
+        self.loading.check()
+    }
 }
 
 fn locked(

@@ -402,6 +402,7 @@ fn place(
         round: 0,
         rounds: None,
         staged_last: Rc::default(),
+        peers: Arc::default(),
     }
 }
 

@@ -125,11 +125,9 @@ impl Drop for OpenLoad {
 
 impl Loading for LoadHandle {
     fn writer(&self, worker: u32, waker: Waker) -> Result<Box<dyn StripWriter>, PoolError> {
+        self.check()?;
         let mut queues = Vec::with_capacity(self.0.servers.len());
         for (at, server) in &self.0.servers {
-            if let Some(lost) = self.0.connected.remotes[*at].lost() {
-                return Err(lost);
-            }
             queues.push(Arc::new(WriteQueue::new(*at, *server, self.0.number, waker.clone())));
         }
         queues.iter().for_each(|queue| self.0.connected.worker.write(queue));
@@ -137,6 +135,14 @@ impl Loading for LoadHandle {
         let (written, replaced, named) = (0, vec![], vec![]);
         let committed = false;
         Ok(Box::new(Writer { load, worker, queues, written, replaced, named, committed }))
+    }
+
+    fn check(&self) -> Result<(), PoolError> {
+        let mut servers = self.0.servers.iter();
+        match servers.find_map(|(at, _)| self.0.connected.remotes[*at].lost()) {
+            Some(lost) => Err(lost),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,93 @@
+//! The peers that the sources and sinks of a process still need, for whoever watches a running job.
+//!
+//! A worker learns that a peer is lost when it reads from it or writes to it. One that is busy with
+//! rows, or has none to write, may do so much later: the process that runs it asks for them
+//! meanwhile.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::error::{ConnectorError, DataflowError};
+
+/// A peer that can be lost while nobody reads from it or writes to it.
+pub trait PeerCheck: Send + Sync {
+    /// Whether it is still there, as far as that is known without waiting.
+    ///
+    /// # Errors
+    /// The error that a read or a write would end with.
+    fn check(&self) -> Result<(), ConnectorError>;
+}
+
+/// A peer that an operator still needs: it drops this when it has read or written everything.
+pub(crate) struct NeededPeer {
+    peer: Arc<dyn PeerCheck>,
+    /// The operator of the job.
+    operator: usize,
+}
+
+/// The peers that the workers of a process still need.
+#[derive(Default)]
+pub struct NeededPeers(Mutex<Vec<Weak<NeededPeer>>>);
+
+impl NeededPeers {
+    /// Adds a peer until the answer is dropped.
+    pub(crate) fn add(&self, peer: Arc<dyn PeerCheck>, operator: usize) -> Arc<NeededPeer> {
+        let needed = Arc::new(NeededPeer { peer, operator });
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|peer| peer.strong_count() > 0);
+        peers.push(Arc::downgrade(&needed));
+        needed
+    }
+
+    /// Whether all of them are there. It never waits for a peer or for who needs it.
+    ///
+    /// # Errors
+    /// That of the first that is lost, with the operator that needs it.
+    pub fn check(&self) -> Result<(), DataflowError> {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for needed in peers.iter().filter_map(Weak::upgrade) {
+            let lost = |error| DataflowError::from(error).of_operator(needed.operator);
+            needed.peer.check().map_err(lost)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Lost(&'static str);
+
+    impl PeerCheck for Lost {
+        fn check(&self) -> Result<(), ConnectorError> {
+            let (place, message) = (self.0.to_owned(), "it is gone".to_owned());
+            Err(ConnectorError::Io { place, message, hint: None })
+        }
+    }
+
+    struct There;
+
+    impl PeerCheck for There {
+        fn check(&self) -> Result<(), ConnectorError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn peers_are_asked_for_until_nobody_needs_them() {
+        let peers = NeededPeers::default();
+        assert!(peers.check().is_ok(), "there is none");
+        let there = peers.add(Arc::new(There), 0);
+        let first = peers.add(Arc::new(Lost("a")), 3);
+        let second = peers.add(Arc::new(Lost("b")), 5);
+        for (needed, operator, place) in [(first, 3, "a"), (second, 5, "b")] {
+            let error = peers.check().unwrap_err();
+            assert_eq!(error.located().and_then(|at| at.operator), Some(operator));
+            assert!(error.to_string().contains(place), "{error}");
+            drop(needed);
+        }
+        assert!(peers.check().is_ok(), "what is left is there");
+        drop(there);
+        assert!(peers.check().is_ok());
+    }
+}
