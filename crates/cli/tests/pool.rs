@@ -6,6 +6,7 @@ mod bed;
 mod cached;
 mod faults;
 mod growing;
+mod index;
 mod kept;
 mod large;
 mod loaders;

@@ -52,10 +52,10 @@ const ATTEMPTS: usize = 3;
 const LOOKS: usize = 100;
 
 /// A look at an origin, which is over when it is dropped.
-struct PendingLook {
-    access: Arc<dyn PoolAccess>,
-    table: String,
-    outcome: LookOutcome,
+pub(super) struct PendingLook {
+    pub(super) access: Arc<dyn PoolAccess>,
+    pub(super) table: String,
+    pub(super) outcome: LookOutcome,
 }
 
 impl Drop for PendingLook {

@@ -42,6 +42,7 @@ mod errors;
 mod growing;
 #[doc(hidden)]
 pub mod in_memory;
+mod index;
 mod interrupt;
 mod lists;
 mod newest;
@@ -60,6 +61,7 @@ use columns::StoredColumns;
 use commit_clock::CommitEvery;
 use costs::CostBook;
 use errors::refused;
+pub use index::is_index_of;
 use interrupt::Interrupt;
 pub use lists::{ListReads, NodeCache, followed};
 use origin::CacheOrigin;
@@ -160,6 +162,13 @@ const OPTIONS: &[OptionSpec] = &[
         default: "that of the option",
         doc: "An option of the connector `file` that says how the origin is read; `origin.on_bad` \
               is `fail` by default.",
+    },
+    OptionSpec {
+        key: "index",
+        values: "column",
+        default: "none",
+        doc: "Queries that name few values of this column find their strips by an index, which the \
+              first of them loads for all.",
     },
     OptionSpec {
         key: "prefetch",
@@ -348,6 +357,7 @@ impl Connector for PoolConnector {
         if let Some(origin) = &options.origin {
             source.check_origin(origin)?;
         }
+        let source = source.indexed(&options, &self.interrupt)?;
         Ok(Arc::new(source.projected(table, projection)?.measured(&self.costs)))
     }
 
@@ -378,6 +388,8 @@ struct PoolOptions {
     refresh_ns: Option<u64>,
     /// The files or objects that it is a cache of.
     origin: Option<CacheOrigin>,
+    /// The column whose keys are looked up in an index.
+    index: Option<String>,
 }
 
 impl PoolOptions {
@@ -411,6 +423,7 @@ impl PoolOptions {
             prefetch: prefetch.map(|strips| strips as usize),
             refresh_ns: Self::refresh_ns(options)?,
             origin: CacheOrigin::of(&table.options)?,
+            index: options.text("index").map(str::to_owned),
         })
     }
 
@@ -472,6 +485,9 @@ impl PoolOptions {
     /// The definition of a declared table.
     fn definition(&self, table: &TableDef) -> Result<Definition, ConnectorError> {
         let columns = StoredColumns::declared(&table.schema)?;
+        if let Some(name) = &self.index {
+            index::indexed(&self.table, &columns, name)?;
+        }
         Ok(Definition {
             schema: columns.encoded(),
             buckets: partition::buckets(&columns.schema, &table.buckets)?,

@@ -45,7 +45,7 @@ pub(super) fn buckets(
 }
 
 /// Of which family the keys of a type are; `None` where equal values may have different bytes.
-fn family(of: &DataType) -> Option<KeyFamily> {
+pub(super) fn family(of: &DataType) -> Option<KeyFamily> {
     match of {
         DataType::Utf8 | DataType::Binary => Some(KeyFamily::Bytes),
         DataType::Decimal128(..) => Some(KeyFamily::Decimal),
@@ -134,7 +134,7 @@ pub(super) fn bucket_in(partition: u32, buckets: &[Buckets], at: usize) -> u32 {
 }
 
 /// Values that hash alike where they are equal.
-fn key(column: &ArrayRef, family: KeyFamily) -> Result<ArrayRef, String> {
+pub(super) fn key(column: &ArrayRef, family: KeyFamily) -> Result<ArrayRef, String> {
     match (family, column.data_type()) {
         (KeyFamily::Integer, DataType::Int64 | DataType::UInt64) | (KeyFamily::Bytes, _) => {
             Ok(ArrayRef::clone(column))

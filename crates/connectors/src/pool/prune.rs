@@ -11,6 +11,7 @@ use pool::manifest::{Buckets, Manifest};
 
 use super::columns::numbers;
 use super::decode::BlockType;
+use super::index::KeyLookup;
 use super::partition::{bucket, bucket_in};
 
 /// The bounds of a scan's columns, by strip.
@@ -70,11 +71,13 @@ impl Directory<'_> {
 }
 
 /// The strips that are left out of a source.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Pruned {
     pub(super) by: ColumnPredicate,
     /// The strips that may match.
     pub(super) kept: Arc<[u32]>,
     /// Whether the others are left out wherever they are; otherwise splits without any of `kept`.
     pub(super) within_splits: bool,
+    /// Keys by which readers leave out more, each within its own split.
+    pub(super) keys: Option<Arc<KeyLookup>>,
 }

@@ -22,6 +22,8 @@ use super::columns::{StoredColumns, numbers};
 use super::costs::{CostBook, ScanCosts};
 use super::decode::BlockType;
 use super::errors::{damaged, refused};
+use super::index::{KeyIndex, KeyLookup, keys_of};
+use super::interrupt::Interrupt;
 use super::lists::NodeCache;
 use super::newest::AskedVersion;
 use super::origin::CacheOrigin;
@@ -48,6 +50,7 @@ pub(super) struct PoolSource {
     /// The rows that joins need, if it listens.
     needed: Option<NeededRows>,
     pub(super) costs: Option<Arc<ScanCosts>>,
+    index: Option<KeyIndex>,
 }
 
 /// How each worker reads partitions of its own.
@@ -170,7 +173,30 @@ impl PoolSource {
             placed: None,
             needed: None,
             costs: None,
+            index: None,
         }
+    }
+
+    /// The same, with the index that a declaration names.
+    ///
+    /// # Errors
+    /// When the table has not got its column.
+    pub(super) fn indexed(
+        self,
+        options: &PoolOptions,
+        interrupt: &Interrupt,
+    ) -> Result<Self, ConnectorError> {
+        let PinnedTable { access, name, columns, .. } = &*self.table;
+        let of = (name.as_str(), columns);
+        let index = options.index.as_ref().map(|by| KeyIndex::new(access, of, by, interrupt));
+        Ok(Self { index: index.transpose()?, ..self })
+    }
+
+    /// The lookup of the keys that a predicate names, if there is an index of their column.
+    fn lookup(&self, by: &ColumnPredicate, strips: usize) -> Option<Arc<KeyLookup>> {
+        let (index, version) = (self.index.as_ref()?, self.table.version.get()?);
+        let column = self.projection.iter().position(|at| *at == index.column)?;
+        index.lookup(version, &keys_of(by, column)?, strips).map(Arc::new)
     }
 
     /// The same, whose partitions are measured, and read by what they cost.
@@ -311,20 +337,23 @@ impl Source for PoolSource {
         let before = self.pruned.as_ref();
         let from = before.map_or(&all[..], |pruned| &pruned.kept);
         let kept = self.directory(version).may_match(from, &by.kept);
-        if kept.len() == from.len() {
+        let within_splits = by.within_splits && before.is_none_or(|before| before.within_splits);
+        let known = before.and_then(|before| before.keys.clone()).filter(|_| within_splits);
+        let new = within_splits && known.is_none();
+        let new = new.then(|| self.lookup(&by.kept, kept.len())).flatten();
+        if kept.len() == from.len() && new.is_none() {
             return None;
         }
-        let pruned = match before {
-            None => {
-                Pruned { by: by.kept.clone(), kept: kept.into(), within_splits: by.within_splits }
-            }
-            Some(before) => Pruned {
-                by: ColumnPredicate::All(vec![before.by.clone(), by.kept.clone()]),
-                kept: kept.into(),
-                within_splits: before.within_splits && by.within_splits,
-            },
+        let by = match before {
+            None => by.kept.clone(),
+            Some(before) => ColumnPredicate::All(vec![before.by.clone(), by.kept.clone()]),
         };
+        let pruned = Pruned { by, kept: kept.into(), within_splits, keys: known.or(new) };
         Some(Arc::new(Self { pruned: Some(pruned), ..self.clone() }))
+    }
+
+    fn validate(&self) -> Result<(), ConnectorError> {
+        self.index.as_ref().map_or(Ok(()), KeyIndex::check)
     }
 
     fn is_shared(&self) -> bool {
@@ -444,9 +473,11 @@ impl Source for PoolSource {
     }
 
     fn describe_pruning(&self) -> Option<String> {
-        let Pruned { by, kept, .. } = self.pruned.as_ref()?;
+        let Pruned { by, kept, keys, .. } = self.pruned.as_ref()?;
         let all = self.table.version.get()?.manifest().strips.len();
-        Some(format!("strips {} of {all}, by {}", kept.len(), by.describe(&self.schema)))
+        let by = by.describe(&self.schema);
+        let index = keys.as_ref().map(|keys| format!("; fewer by the index of {}", keys.name));
+        Some(format!("strips {} of {all}, by {by}{}", kept.len(), index.unwrap_or_default()))
     }
 
     fn open(
@@ -467,6 +498,12 @@ impl Source for PoolSource {
             own = self.directory(version).may_match(&own, &needed);
             pruned += all - own.len();
             tracing::debug!(split = split.name, strips = all, needed = own.len());
+        }
+        if let Some(keys) = self.pruned.as_ref().and_then(|pruned| pruned.keys.as_ref()) {
+            let all = own.len();
+            let found = keys.strips(version.manifest().strips.len(), &context.blocks)?;
+            own.retain(|strip| found.binary_search(strip).is_ok());
+            pruned += all - own.len();
         }
         let pruned = (pruned * self.projection.len()) as u64;
         context.blocks.add(&ReadBlocks { pruned, ..ReadBlocks::default() });

@@ -27,6 +27,7 @@ mod pool;
 mod pool_cached;
 mod pool_costs;
 mod pool_growing;
+mod pool_index;
 mod pool_staged;
 mod positions;
 mod pruning;

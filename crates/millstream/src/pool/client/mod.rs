@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use connectors::pool::is_index_of;
 use pool::PoolError;
 use pool::access::{
     At, Loading, LookOutcome, OriginLook, Pinned, PoolAccess, TableLoad, TableSummary,
@@ -502,7 +503,17 @@ impl PoolAccess for Client {
         let connected = self.connected()?;
         let remote = &connected.remotes[connected.home(table)];
         let dropped = remote.call(&ClientRequest::Drop { table: table.to_owned() });
-        dropped.map(drop).map_err(|error| self.with_nearest(error))
+        dropped.map_err(|error| self.with_nearest(error))?;
+        // Its indexes are of no use without it, and somebody may load them just now.
+        let tables = self.tables()?.into_iter().map(|table| table.name);
+        for index in tables.filter(|name| is_index_of(name, table)) {
+            let remote = &connected.remotes[connected.home(&index)];
+            match remote.call(&ClientRequest::Drop { table: index }) {
+                Ok(_) | Err(PoolError::NoTable { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
