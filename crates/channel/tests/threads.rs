@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use channel::{Link, RingConfig, Transfer};
+use channel::{Class, Header, Link, RingConfig, Transfer};
 use ends::small;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
@@ -114,6 +114,39 @@ fn load_both_ways_while_both_sleep() {
 fn load_both_ways_that_is_read() {
     for sleeps in [false, true] {
         carry(RingConfig { transfer: Transfer::Read, ..small(true) }, 500, sleeps);
+    }
+}
+
+#[test]
+fn a_link_without_news_says_so_and_one_with_a_frame_does_not() {
+    const ASKED: usize = 10_000;
+    for [here, there] in fabrics() {
+        if here.name() != "shm" {
+            continue;
+        }
+        let (mut a, mut b) = links(&*here, &*there, true, small(false));
+        // Both have been attached; what that left is taken.
+        for end in [&mut a, &mut b, &mut a, &mut b] {
+            end.poll().expect("it stands");
+        }
+        let mut polls = 0;
+        for _ in 0..ASKED {
+            if b.has_news() {
+                polls += 1;
+                assert!(!b.poll().expect("it stands"), "nothing has come");
+            }
+        }
+        assert!(polls <= ASKED / 1000, "{polls} polls: those that look for the end of the peer");
+        a.reserve(Class::Data).expect("room").publish(Header::default(), 0);
+        a.flush();
+        assert!(b.has_news() && b.poll().expect("it stands"));
+        // Credit is due when the payload is gone, and until it is posted.
+        drop(b.recv().expect("it stands").expect("a frame"));
+        assert!(b.has_news());
+        drop(a);
+        assert!(b.has_news(), "the end of the peer");
+        b.poll().expect_err("the peer has gone");
+        assert!(b.has_news(), "it says so again");
     }
 }
 

@@ -166,8 +166,10 @@ impl ReturnedLinks {
     /// endpoint of this node has to say.
     pub(crate) fn poll(&self) {
         for link in self.lock().iter_mut().flatten().flatten() {
-            // One that has failed says so again, and is not used for another statement.
-            let _ = link.poll();
+            if link.has_news() {
+                // One that has failed says so again, and is not used for another statement.
+                let _ = link.poll();
+            }
         }
     }
 

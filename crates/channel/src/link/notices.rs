@@ -13,12 +13,7 @@ impl Link {
             return;
         }
         if let Some(count) = self.producer.unannounced() {
-            let due = match self.publish {
-                Publish::InOrderPoll => self.wake_due,
-                Publish::Notify => self.flushing,
-                Publish::NotifyCounted => false,
-            };
-            if due && self.notice(Notice::Frames(count)) {
+            if self.announces() && self.notice(Notice::Frames(count)) {
                 self.producer.announce();
                 self.peer_sleeps = false;
                 self.wake_due = false;
@@ -33,6 +28,16 @@ impl Link {
             self.consumer.returned(credit);
             self.stats.credit_notices_sent += 1;
         }
+    }
+
+    /// Whether frames that were published have to be announced.
+    pub(super) fn announces(&self) -> bool {
+        let due = match self.publish {
+            Publish::InOrderPoll => self.wake_due,
+            Publish::Notify => self.flushing,
+            Publish::NotifyCounted => false,
+        };
+        due && self.producer.unannounced().is_some()
     }
 
     /// Tells the peer that frames must be announced from now on. False when that cannot be posted

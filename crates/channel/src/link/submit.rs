@@ -9,7 +9,8 @@
 //! one system call, and the others find nothing left to start.
 
 use super::Link;
-use crate::LinkError;
+use crate::protocol::slot_of;
+use crate::{LinkError, Transfer};
 
 impl Link {
     /// As [`poll`](Self::poll); what it posts starts at the next [`submit`](Self::submit).
@@ -20,6 +21,27 @@ impl Link {
         let polled = self.progress();
         self.hand_over();
         polled
+    }
+
+    /// Whether [`poll`](Self::poll) may have something to do: who has many links leaves out those
+    /// that say no. It may say yes in vain; see [`Endpoint::has_news`](fabric::Endpoint::has_news).
+    pub fn has_news(&mut self) -> bool {
+        let own = self.failure.is_some()
+            || self.cramped.is_some()
+            || self.config.transfer == Transfer::Read
+            || self.ring.uncollected() > 0
+            || self.posts_again()
+            || self.announces()
+            || self.consumer.credit_due().is_some();
+        own || self.has_frame() || self.endpoint.has_news()
+    }
+
+    /// Whether the next frame has landed, or something that is none.
+    fn has_frame(&self) -> bool {
+        self.consumer.head().is_some_and(|position| {
+            let slot = slot_of(position, self.config.slots.into()) as usize;
+            !matches!(self.consumer.is_there(self.ring.commit(slot)), Ok(false))
+        })
     }
 
     /// Tells the peer of everything published, as [`flush`](Self::flush); it starts at the next

@@ -424,7 +424,8 @@ impl Core {
                 tell(connection, port, |inbox| {
                     inbox.completed += 1;
                     inbox.events.push_back(Event::Done(sent.seq));
-                    sent.signalled
+                    // A signalled one that completed before may have waited for it.
+                    true
                 });
             }
             while self.sent.pop_front_if(|sent| sent.is_none()).is_some() {

@@ -393,6 +393,21 @@ impl Endpoint for SharedEndpoint {
         out.len() - before
     }
 
+    fn has_news(&mut self) -> bool {
+        let own = self.armed || !self.events.is_empty() || !self.staged.is_empty();
+        if own || self.flushing.is_some() || self.granted != self.granted_published {
+            return true;
+        }
+        let polls = self.polls.load(Ordering::Relaxed);
+        let drives = self.connection.spins() && polls == self.polls_seen;
+        if drives || self.port.has_news() {
+            return true;
+        }
+        // Another link of the worker has driven the connection: it is the next one's turn again.
+        self.polls_seen = polls;
+        false
+    }
+
     fn arm(&mut self) -> Armed {
         self.unpark();
         if self.open {

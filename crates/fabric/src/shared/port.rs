@@ -129,6 +129,11 @@ impl Port {
         wakes
     }
 
+    /// Whether there is something that the owner has not looked at.
+    pub(super) fn has_news(&self) -> bool {
+        self.inbox().fresh
+    }
+
     /// Wakes the owner to look for itself. True when it slept.
     pub(super) fn wake(&self) -> bool {
         self.tell(|_| true)

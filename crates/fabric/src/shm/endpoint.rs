@@ -484,6 +484,28 @@ impl Endpoint for ShmEndpoint {
         out.len() - before
     }
 
+    fn has_news(&mut self) -> bool {
+        if self.armed || !self.done.is_empty() {
+            return true;
+        }
+        if self.state == State::Closed {
+            return false;
+        }
+        let words = self.mine.words();
+        let of_own = self.dirty || self.gone || !self.held.is_empty();
+        let of_peer = self.rx.has_entry(words)
+            || words.asked().load(Ordering::Relaxed) != self.asked_seen
+            || self.own_slabs.has_unanswered()
+            || self.peer_closed();
+        if of_own || of_peer {
+            return true;
+        }
+        // The poll that looks at the socket is not left out.
+        let looks = (self.idle_polls + 1).is_multiple_of(IDLE_POLLS);
+        self.idle_polls += u32::from(!looks);
+        looks
+    }
+
     fn arm(&mut self) -> Armed {
         self.submit();
         let fd = Armed::Fd(self.socket.fd().as_raw_fd());

@@ -198,6 +198,11 @@ impl Receiver {
         Some(Entry::decode(word))
     }
 
+    /// Whether [`pop`](Self::pop) would give one.
+    pub(super) fn has_entry<L: SpscMemory>(&self, memory: &L) -> bool {
+        self.peek(memory).is_some()
+    }
+
     fn peek<L: SpscMemory>(&self, memory: &L) -> Option<u64> {
         if self.head >= self.limit {
             return None;

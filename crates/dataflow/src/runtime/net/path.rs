@@ -28,12 +28,14 @@ impl Path {
         Path::Link(Box::new(Joint { link: RefCell::new(Some(link)), payload_max }))
     }
 
-    /// Makes progress; what that posts starts at the next [`Path::submit`]. True when anything
-    /// happened.
+    /// Makes progress, if there is something to do; what that posts starts at the next
+    /// [`Path::submit`]. True when anything happened.
     pub(super) fn poll(&self) -> Result<bool, LinkError> {
         match self {
             Path::Link(joint) => {
-                joint.link.borrow_mut().as_mut().map_or(Ok(false), Link::poll_gathered)
+                let mut link = joint.link.borrow_mut();
+                let Some(link) = &mut *link else { return Ok(false) };
+                if link.has_news() { link.poll_gathered() } else { Ok(false) }
             }
             Path::Queue(end) => end.poll(),
         }
