@@ -11,7 +11,7 @@
 //!
 //! Two invariants hold for every source: the list of flows is the same on every node, and a row
 //! that cannot be read is counted in [`dataflow::bad::BadRows`] and takes no other row with it.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::sync::Arc;
 

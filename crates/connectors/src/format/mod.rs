@@ -31,6 +31,7 @@ pub(crate) mod infer;
 pub(crate) mod input;
 pub(crate) mod ipc;
 pub(crate) mod json;
+mod masks;
 pub(crate) mod partitions;
 pub(crate) mod protobuf;
 mod quick;

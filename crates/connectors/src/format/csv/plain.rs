@@ -1,13 +1,25 @@
 //! Records as most are: of as many fields as there must be, whose quotes are around whole fields,
-//! on one line. They are found in one pass, without the states of the library.
+//! on one line. They are found without the states of the library.
+//!
+//! Blocks of bytes are turned into words of bits, one for the quotes and one for the bytes that end
+//! fields. The parity of the quotes before a byte tells whether it stands between quotes. Where
+//! each quote that opens stands behind the end of a field, each that closes stands before one, and
+//! no line ends between them, the library reads the same fields; the first block in which that is
+//! not so stops the scan, and the library reads the records that reach into it.
 
 use std::ops::Range;
 
-use super::Dialect;
-use crate::format::quick::{find2, find3};
+use super::{Dialect, RECORD_BYTES_MAX};
+use crate::format::masks::{BLOCK_BYTES, parity, places};
 
 /// The mark of a field whose text is not as it stands in the batch's bytes.
 const UNQUOTED: u32 = 1 << 31;
+
+/// Bytes that are scanned ahead of the records.
+const AHEAD_BYTES: usize = 16 << 10;
+
+/// Ends of fields that are written together, needed or not.
+const ENDS_AT_ONCE: usize = 8;
 
 /// Where the text of a field stands.
 #[derive(Debug, Clone, Copy)]
@@ -30,51 +42,264 @@ impl FieldAt {
     }
 }
 
-/// Finds the fields of a plain record of so many fields that begins at `from`; gives where it ends,
-/// and how many line ends come before that. What the library would read is the same. `None`: it is
-/// none, or has not come as a whole. Some `fields` may have been added then.
-#[inline(always)]
-pub(super) fn plain_fields(
-    come: &[u8],
-    from: usize,
-    (dialect, width): (&Dialect, usize),
-    fields: &mut Vec<FieldAt>,
-) -> Option<(usize, u64)> {
-    let Dialect { delimiter, quote, comment, .. } = *dialect;
-    if delimiter == quote {
-        return None;
+/// Where a record stands in the batch's bytes.
+pub(super) struct Span {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    /// The line of `from`, counted from 1.
+    pub(super) line: u64,
+}
+
+/// The bytes of a batch, and which records in it may be read.
+pub(super) struct Come<'a> {
+    /// From the beginning of the batch, as far as they have come.
+    pub(super) bytes: &'a [u8],
+    /// Where they stand in the input.
+    pub(super) offset: u64,
+    /// No record begins here or behind.
+    pub(super) begin_max: usize,
+    pub(super) rows_max: usize,
+    pub(super) dialect: &'a Dialect,
+    /// Fields of a record.
+    pub(super) width: usize,
+}
+
+/// What is known of the bytes behind the records that were read.
+#[derive(Default)]
+pub(super) struct PlainScan {
+    /// Where the scan began, in the input. Places are counted from here.
+    base: u64,
+    /// Where the next record begins.
+    from: u32,
+    /// Bytes scanned.
+    scanned: u32,
+    /// Ends of fields outside of quotes: delimiters and line ends. Room for more lies behind them.
+    ends: Vec<u32>,
+    /// How many of `ends` there are.
+    found: usize,
+    /// How many of them belong to records that were read.
+    passed: usize,
+    state: ScanState,
+    /// Whether the block at `scanned` is none of plain records.
+    stopped: bool,
+    /// Where in the input no such block is known.
+    resume: u64,
+}
+
+/// What a block takes over from the one before.
+struct ScanState {
+    /// All bits, if its last byte stands between quotes.
+    inside: u64,
+    /// 1 if its last byte ends a field.
+    ends: u64,
+    /// 1 if its last byte is a quote that closes.
+    closes: u64,
+}
+
+impl Default for ScanState {
+    /// At the beginning of a record.
+    fn default() -> Self {
+        Self { inside: 0, ends: 1, closes: 0 }
     }
-    let (mut at, mut lines) = (from, 0);
-    while let Some(blank @ (b'\n' | b'\r')) = come.get(at) {
-        lines += u64::from(*blank == b'\n');
-        at += 1;
-    }
-    if comment.is_some() && come.get(at).copied() == comment {
-        return None;
-    }
-    let mut left = width;
-    while left > 0 {
-        let is_quoted = *come.get(at)? == quote;
-        let begin = at + usize::from(is_quoted);
-        let end = if is_quoted {
-            let end = find2(quote, b'\n', come, begin);
-            if come.get(end) != Some(&quote) {
-                return None;
-            }
-            end
-        } else {
-            find3([delimiter, b'\n', b'\r'], come, begin)
-        };
-        fields.push(FieldAt { from: begin as u32, to: end as u32 });
-        at = end + usize::from(is_quoted);
-        left -= 1;
-        match *come.get(at)? {
-            byte if byte == delimiter && left > 0 => {}
-            b'\n' if left == 0 => lines += 1,
-            b'\r' if left == 0 => {}
-            _ => return None,
+}
+
+impl ScanState {
+    /// The ends of fields in a block, of which `bytes` are text; `None` if it is not plain.
+    #[inline(always)]
+    fn ends(
+        &mut self,
+        block: &[u8; BLOCK_BYTES],
+        bytes: usize,
+        (delimiter, quote): (u8, u8),
+    ) -> Option<u64> {
+        let text = u64::MAX >> (BLOCK_BYTES - bytes);
+        let [quotes, delimiters, feeds, returns] =
+            places(block, [quote, delimiter, b'\n', b'\r']).map(|places| places & text);
+        // A quote that opens is inside, one that closes is not.
+        let inside = parity(quotes) ^ self.inside;
+        let ends = (delimiters | feeds | returns) & !inside;
+        let closes = quotes & !inside;
+        let opens_within = quotes & inside & !(ends << 1 | self.ends);
+        let closes_within = (closes << 1 | self.closes) & text & !ends;
+        if (opens_within | closes_within | feeds & inside) != 0 {
+            return None;
         }
-        at += 1;
+        let last = bytes - 1;
+        let is_last = |bits: u64| bits >> last & 1;
+        let inside = is_last(inside).wrapping_neg();
+        *self = Self { inside, ends: is_last(ends), closes: is_last(closes) };
+        Some(ends)
     }
-    (width > 0).then_some((at, lines))
+}
+
+impl PlainScan {
+    /// Reads the plain records that begin at the position `at` of the batch, one after the other,
+    /// up to the first that is none or has not come as a whole. Gives the position behind them. The
+    /// number of the line is led on.
+    pub(super) fn read(
+        &mut self,
+        come: &Come<'_>,
+        at: usize,
+        (spans, fields, line): (&mut Vec<Span>, &mut Vec<FieldAt>, &mut u64),
+    ) -> usize {
+        let Dialect { delimiter, quote, .. } = *come.dialect;
+        if delimiter == quote || come.width == 0 || !self.go_to(come, at) {
+            return at;
+        }
+        while self.take(come, (&mut *spans, &mut *fields, &mut *line)) && self.scan(come) {}
+        self.position(come)
+    }
+
+    /// The position of the next record in the batch.
+    fn position(&self, come: &Come<'_>) -> usize {
+        (self.base + u64::from(self.from) - come.offset) as usize
+    }
+
+    /// Goes on with the record at a position; `false` if it is known not to be plain.
+    fn go_to(&mut self, come: &Come<'_>, at: usize) -> bool {
+        let offset = come.offset + at as u64;
+        if offset == self.base + u64::from(self.from) {
+            return true;
+        }
+        // Another has read records. A line end outside of quotes begins the next one for both.
+        let behind = offset.checked_sub(self.base + 1).and_then(|end| u32::try_from(end).ok());
+        if let Some(end) = behind.filter(|end| *end < self.scanned)
+            && let Ok(at) = self.ends[self.passed..self.found].binary_search(&end)
+            && is_line_end(come.bytes, (offset - come.offset) as usize - 1)
+        {
+            self.passed += at + 1;
+            self.from = end + 1;
+            return true;
+        }
+        if offset < self.resume {
+            return false;
+        }
+        let ends = std::mem::take(&mut self.ends);
+        *self = Self { base: offset, ends, ..Self::default() };
+        true
+    }
+
+    /// Scans more bytes; `false` if there are none, or the next are not of plain records.
+    fn scan(&mut self, come: &Come<'_>) -> bool {
+        self.forget_passed();
+        if self.stopped || self.scanned as usize > RECORD_BYTES_MAX {
+            return false;
+        }
+        let at = self.position(come) + self.scanned as usize;
+        let ahead = come.bytes.get(at..).unwrap_or_default();
+        let ahead = &ahead[..ahead.len().min(AHEAD_BYTES)];
+        let room = self.found + ahead.len() + BLOCK_BYTES;
+        if self.ends.len() < room {
+            self.ends.resize(room, 0);
+        }
+        let signs = (come.dialect.delimiter, come.dialect.quote);
+        let (blocks, tail) = ahead.as_chunks::<{ BLOCK_BYTES }>();
+        for block in blocks {
+            self.block(block, BLOCK_BYTES, signs);
+            if self.stopped {
+                return true;
+            }
+        }
+        if !tail.is_empty() {
+            let mut block = [0; BLOCK_BYTES];
+            block[..tail.len()].copy_from_slice(tail);
+            self.block(&block, tail.len(), signs);
+        }
+        !ahead.is_empty()
+    }
+
+    /// Forgets the ends of fields of records that were read.
+    fn forget_passed(&mut self) {
+        let before = self.from;
+        self.ends.copy_within(self.passed..self.found, 0);
+        self.found -= self.passed;
+        self.passed = 0;
+        for end in &mut self.ends[..self.found] {
+            *end -= before;
+        }
+        self.base += u64::from(before);
+        self.scanned -= before;
+        self.from = 0;
+    }
+
+    #[inline(always)]
+    fn block(&mut self, block: &[u8; BLOCK_BYTES], bytes: usize, signs: (u8, u8)) {
+        let Some(mut ends) = self.state.ends(block, bytes, signs) else {
+            self.stopped = true;
+            self.resume = self.base + u64::from(self.scanned) + bytes as u64;
+            return;
+        };
+        let (found, scanned) = (self.found + ends.count_ones() as usize, self.scanned);
+        let mut room = &mut self.ends[self.found..];
+        loop {
+            let Some((some, rest)) = room.split_first_chunk_mut::<ENDS_AT_ONCE>() else { break };
+            for end in some {
+                // The highest bit is no place where it is not the last: it makes the word not zero.
+                *end = scanned + (ends | 1 << 63).trailing_zeros();
+                ends &= ends.wrapping_sub(1);
+            }
+            if ends == 0 {
+                break;
+            }
+            room = rest;
+        }
+        self.found = found;
+        self.scanned = scanned + bytes as u32;
+    }
+
+    /// Takes the records whose ends are known, up to one that is not plain; whether more may be
+    /// taken behind them.
+    fn take(
+        &mut self,
+        come: &Come<'_>,
+        (spans, fields, line): (&mut Vec<Span>, &mut Vec<FieldAt>, &mut u64),
+    ) -> bool {
+        let Come { bytes, begin_max, rows_max, width, .. } = *come;
+        let Dialect { delimiter, quote, comment, .. } = *come.dialect;
+        // The bytes of the batch may begin behind the base.
+        let shift = self.base.wrapping_sub(come.offset) as u32;
+        let found = &self.ends[..self.found];
+        while spans.len() < rows_max {
+            let from = self.from.wrapping_add(shift);
+            if from as usize >= begin_max {
+                break;
+            }
+            let (mut begin, mut ends, mut lines) = (self.from, &found[self.passed..], 0);
+            while let Some((end, rest)) = ends.split_first()
+                && *end == begin
+                && is_line_end(bytes, end.wrapping_add(shift) as usize)
+            {
+                lines += u64::from(bytes[end.wrapping_add(shift) as usize] == b'\n');
+                (begin, ends) = (begin + 1, rest);
+            }
+            let mut begin = begin.wrapping_add(shift);
+            let Some((ends, rest)) = ends.split_at_checked(width) else { return true };
+            let is_comment = comment.is_some() && bytes.get(begin as usize).copied() == comment;
+            let Some((last, others)) = ends.split_last().filter(|_| !is_comment) else { break };
+            let to = last.wrapping_add(shift);
+            let is_end =
+                |end: &u32| bytes.get(end.wrapping_add(shift) as usize) == Some(&delimiter);
+            let is_plain = is_line_end(bytes, to as usize) && others.iter().all(is_end);
+            if !is_plain || (to - from) as usize >= RECORD_BYTES_MAX {
+                break;
+            }
+            fields.extend(ends.iter().map(|end| {
+                let end = end.wrapping_add(shift);
+                let quoted = u32::from(bytes.get(begin as usize) == Some(&quote));
+                let field = FieldAt { from: begin + quoted, to: end - quoted };
+                begin = end + 1;
+                field
+            }));
+            spans.push(Span { from, to: to + 1, line: *line });
+            *line += lines + u64::from(bytes.get(to as usize) == Some(&b'\n'));
+            self.passed = found.len() - rest.len();
+            self.from = last + 1;
+        }
+        false
+    }
+}
+
+#[inline(always)]
+fn is_line_end(bytes: &[u8], at: usize) -> bool {
+    matches!(bytes.get(at), Some(b'\n' | b'\r'))
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use csv_core::ReadRecordResult;
 use dataflow::error::ConnectorError;
 
-use super::plain::{FieldAt, plain_fields};
+use super::plain::{Come, FieldAt, PlainScan, Span};
 use super::{Dialect, QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
 use crate::format::rows::{RefusedRow, RowOrigin};
@@ -13,14 +13,6 @@ use crate::format::{RecordStart, seek};
 
 /// Bytes that are kept of a record that is too long.
 const KEPT_BYTES: usize = 1 << 10;
-
-/// Where a record stands in the batch's bytes.
-pub(super) struct Span {
-    from: usize,
-    to: usize,
-    /// The line of `from`, counted from 1.
-    line: u64,
-}
 
 /// Where a record begins, and in which line.
 #[derive(Clone, Copy)]
@@ -68,6 +60,7 @@ pub(super) struct Records {
     ended_by_input: bool,
     /// Where no record begins any more that is read.
     pub(super) end: u64,
+    plain: PlainScan,
     /// Whether the library reads each record, for a comparison.
     #[cfg(test)]
     pub(super) by_library: bool,
@@ -128,6 +121,7 @@ impl Records {
             in_rest: None,
             ended_by_input: false,
             end: u64::MAX,
+            plain: PlainScan::default(),
             #[cfg(test)]
             by_library: false,
         };
@@ -174,6 +168,7 @@ impl Records {
             return Ok(false);
         }
         self.begun = None;
+        self.plain = PlainScan::default();
         self.restart(place.record);
         self.in_rest = place.rest.then_some(place.record);
         Ok(true)
@@ -266,7 +261,7 @@ impl Records {
             && self.in_rest.is_none()
             && !self.is_behind()
         {
-            if self.begun.is_none() && self.plain_record() {
+            if self.begun.is_none() && self.plain_records(rows_max) {
                 continue;
             }
             let Begun { from, line, used, .. } = self.begin();
@@ -302,7 +297,7 @@ impl Records {
                         let from = std::mem::replace(&mut begin, used + end);
                         FieldAt::unquoted(from, used + end)
                     }));
-                    self.spans.push(Span { from, to: self.input.position(), line });
+                    self.push(from, self.input.position(), line);
                     None
                 }
             };
@@ -314,27 +309,35 @@ impl Records {
         Ok(Stop::Full)
     }
 
-    /// Reads a record as most are, if one is ahead as a whole: of as many fields as there must be,
-    /// whose quotes are around whole fields, on one line. What the library would read is the same.
-    fn plain_record(&mut self) -> bool {
-        let (from, line) = (self.input.position(), self.parser.line());
+    /// Reads records as most are, as far as they are ahead as a whole: of as many fields as there
+    /// must be, whose quotes are around whole fields, on one line. What the library would read is
+    /// the same. `false`: the next one is none of them.
+    fn plain_records(&mut self, rows_max: usize) -> bool {
         #[cfg(test)]
         if self.by_library {
             return false;
         }
-        let known = self.fields.len();
-        match plain_fields(self.input.come(), from, (&self.dialect, self.width), &mut self.fields) {
-            Some((to, lines)) if to - from <= RECORD_BYTES_MAX => {
-                self.input.pass(to - from);
-                self.parser.set_line(line + lines);
-                self.spans.push(Span { from, to, line });
-                true
-            }
-            _ => {
-                self.fields.truncate(known);
-                false
-            }
-        }
+        let (from, mut line) = (self.input.position(), self.parser.line());
+        let offset = self.input.offset(0);
+        let begin_max = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let come = Come {
+            bytes: self.input.come(),
+            offset,
+            begin_max: begin_max.min(BATCH_BYTES_MAX),
+            rows_max,
+            dialect: &self.dialect,
+            width: self.width,
+        };
+        let into = (&mut self.spans, &mut self.fields, &mut line);
+        let to = self.plain.read(&come, from, into);
+        self.input.pass(to - from);
+        self.parser.set_line(line);
+        to > from
+    }
+
+    /// Adds a record. A batch and its last record have less than 4 GiB.
+    fn push(&mut self, from: usize, to: usize, line: u64) {
+        self.spans.push(Span { from: from as u32, to: to as u32, line });
     }
 
     /// Refuses the record whose span comes next.
@@ -352,7 +355,7 @@ impl Records {
         let raw = self.input.bytes(from, self.input.position());
         let (_, text) = skip_blank(raw, line, self.dialect.comment);
         let to = from + raw.len() - text.len() + KEPT_BYTES.min(text.len());
-        self.spans.push(Span { from, to, line });
+        self.push(from, to, line);
     }
 
     /// Whether the record read last goes on behind its first line.
@@ -431,7 +434,7 @@ impl Records {
             }
             None => to,
         };
-        self.spans.push(Span { from, to, line });
+        self.push(from, to, line);
         Ok(())
     }
 
@@ -495,7 +498,7 @@ impl Records {
     /// Line and text of a record of this batch.
     fn source_of(&self, row: usize) -> (u64, &[u8]) {
         let span = &self.spans[row];
-        let raw = self.input.bytes(span.from, span.to);
+        let raw = self.input.bytes(span.from as usize, span.to as usize);
         let (line, text) = skip_blank(raw, span.line, self.dialect.comment);
         (line, text.trim_ascii_end())
     }

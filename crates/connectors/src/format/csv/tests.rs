@@ -9,6 +9,7 @@ use dataflow::bad::BadRows;
 use dataflow::connector::TableDef;
 use proptest::prelude::*;
 
+use super::plain::{Come, PlainScan};
 use super::*;
 use crate::format::rows::TargetColumns;
 
@@ -23,7 +24,12 @@ impl Read for Slow {
 }
 
 /// Rows with the places where they begin, and bad rows.
-fn decoded(text: &[u8], options: &[(&str, &str)], pieces: usize, by_library: bool) -> [String; 2] {
+fn decoded(
+    text: &[u8],
+    options: &[(&str, &str)],
+    (pieces, rows): (usize, usize),
+    by_library: bool,
+) -> [String; 2] {
     let mut schema = vec![
         Field::new("a", DataType::Int64, true),
         Field::new("b", DataType::Utf8, false),
@@ -49,7 +55,7 @@ fn decoded(text: &[u8], options: &[(&str, &str)], pieces: usize, by_library: boo
     decoder.records.by_library = by_library;
     let (mut batches, mut places) = (Vec::new(), Vec::new());
     loop {
-        match decoder.decode(5).unwrap() {
+        match decoder.decode(rows).unwrap() {
             Decoded::Batch(batch) => batches.push(batch),
             Decoded::Later => panic!("a text is there as a whole"),
             Decoded::End => break,
@@ -64,7 +70,7 @@ fn decoded(text: &[u8], options: &[(&str, &str)], pieces: usize, by_library: boo
 }
 
 fn is_same(text: &[u8], options: &[(&str, &str)]) {
-    for pieces in [3, 1000] {
+    for pieces in [(3, 5), (1000, 5), (1 << 20, 3000)] {
         let [ours, theirs] =
             [false, true].map(|by_library| decoded(text, options, pieces, by_library));
         assert_eq!(ours, theirs, "{:?} {options:?}", String::from_utf8_lossy(text));
@@ -100,8 +106,84 @@ fn records_of_all_forms_are_those_of_the_library() {
     is_same(&[text.as_bytes(), b"\nx\xff,18,\n\"\xff\",19,\n"].concat(), &[]);
 }
 
+/// Plain records of three fields, some of which are longer than a block or begin within one.
+fn plain_text(rows: usize, line_end: &str) -> String {
+    let mut text = String::new();
+    for row in 0..rows {
+        let url = "u/".repeat(row * row % 53);
+        text += &format!("\"{url}\",{row},2024-01-{:02} 10:{:02}:30", row % 31 + 1, row % 60);
+        text += line_end;
+    }
+    text
+}
+
+#[test]
+fn plain_records_are_read_without_the_library() {
+    let dialect = Dialect::new(OptionReader(&BTreeMap::new()), "t.csv").unwrap();
+    for (rows, line_end) in [(1, "\n"), (700, "\n"), (1500, "\r\n"), (900, "\r\n\n")] {
+        let text = plain_text(rows, line_end);
+        let come = Come {
+            bytes: text.as_bytes(),
+            offset: 7,
+            begin_max: usize::MAX,
+            rows_max: usize::MAX,
+            dialect: &dialect,
+            width: 3,
+        };
+        let (mut spans, mut fields, mut line) = (vec![], vec![], 1);
+        let end = PlainScan::default().read(&come, 0, (&mut spans, &mut fields, &mut line));
+        assert_eq!((spans.len(), fields.len()), (rows, 3 * rows));
+        assert_eq!(text[..end].trim_end(), text.trim_end(), "all of it");
+        let found = fields.iter().map(|field| {
+            let (unquoted, place) = field.place();
+            assert!(!unquoted);
+            &text[place]
+        });
+        let fields = text.lines().filter(|line| !line.is_empty()).flat_map(|line| line.split(','));
+        assert!(found.eq(fields.map(|field| field.trim_matches('"'))));
+    }
+}
+
+#[test]
+fn records_among_plain_ones_are_those_of_the_library() {
+    let rows = plain_text(400, "\n");
+    let odd = [
+        "\"a \"\"quote\"\"\",1,\n",
+        "in\"side,2,\n",
+        "\"two\nlines\",3,\n",
+        "\"torn,4,\n",
+        "\"a\"b,5,\n",
+        "few,6\n",
+        "many,7,,\n",
+        "\r\n\n\r",
+        "return\rx,8,\r\r\n",
+        "\"return\r\",9,\r\n",
+        "\"\",,\n",
+        "\u{fc},10,\n",
+    ];
+    // Each odd record at each place of a block.
+    for (at, odd) in odd.iter().enumerate() {
+        let mut text = "b,a,c\n".to_owned();
+        for line in rows.split_inclusive('\n').skip(at) {
+            text += line;
+            text += odd;
+        }
+        is_same(text.as_bytes(), &[]);
+    }
+    let all: String = rows
+        .split_inclusive('\n')
+        .zip(odd.iter().cycle())
+        .fold(String::new(), |text, (line, odd)| text + line + line + odd);
+    is_same(all.as_bytes(), &[("csv.header", "false")]);
+    is_same(all.as_bytes(), &[("csv.header", "false"), ("csv.comment", "u")]);
+    is_same(
+        all.replace('"', "'").as_bytes(),
+        &[("csv.header", "false"), ("csv.quote", "'"), ("csv.null", "few,1")],
+    );
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn records_of_any_text_are_those_of_the_library(
@@ -110,8 +192,10 @@ proptest! {
                 "\n", "\n", "\r\n", "\r", "\"", "\"\"", ",", ",", ",", "1", "x", " ", "#", "NA",
                 "x,2,\n", "\"y\",3,2024-01-31 10:20:30\n", "\"a\nb\",", "\u{feff}", "\u{fc}",
                 "z,\"\"\"\",\n", "w,5,\"\"\r\n",
+                "\"long, and longer than others\",6,2024-01-31\n",
+                "more,7,2024-01-31 10:20:30.5\r\n",
             ]),
-            0..50,
+            0..80,
         ),
         header in any::<bool>(),
         comment in any::<bool>(),

@@ -1,9 +1,11 @@
 //! Fields as columns of the declared types.
 
 use std::cell::OnceCell;
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, NullBufferBuilder, PrimitiveBuilder, StringBuilder};
+use arrow::array::{ArrayRef, NullBufferBuilder, PrimitiveArray, StringArray, StringBuilder};
+use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{
     DataType, Field, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
 };
@@ -13,6 +15,9 @@ use super::records::Records;
 use crate::format::fit::Number;
 use crate::format::quick::{self, TimeTicks};
 use crate::format::rows::{RefusedRow, convert, is_text, not_valid};
+
+/// Bytes that are copied at once for a text, needed or not.
+const COPIED_BYTES: usize = 32;
 
 /// The fields of a batch as text.
 pub(super) struct Texts<'a> {
@@ -47,10 +52,11 @@ impl<'a> Texts<'a> {
         }
     }
 
+    /// All bytes where a field stands, and its place among them.
     #[inline(always)]
-    fn bytes(&self, row: usize, field: usize) -> &[u8] {
+    fn place(&self, row: usize, field: usize) -> (&[u8], Range<usize>) {
         let (unquoted, place) = self.records.fields[row * self.records.width + field].place();
-        &self.bytes[usize::from(unquoted)][place]
+        (self.bytes[usize::from(unquoted)], place)
     }
 
     /// Whether no text stands for NULL but an empty one.
@@ -84,21 +90,21 @@ impl<'a> Texts<'a> {
 
     /// A column of points in time, if each is written in the common form.
     fn times(&self, position: usize, of: &DataType) -> Option<ArrayRef> {
-        let (ticks, rows) = (TimeTicks::of(of)?, self.records.spans.len());
+        let (mut reader, rows) = (TimeTicks::of(of)?.reader(), self.records.spans.len());
         let (mut values, mut valid) = (Vec::with_capacity(rows), NullBufferBuilder::new(rows));
         let is_free = self.has_no_nulls();
         for row in 0..rows {
-            let bytes = self.bytes(row, position);
-            let quick = ticks.read(bytes, 0).filter(|(_, end)| is_free && *end == bytes.len());
-            if let Some((ticks, _)) = quick {
-                valid.append(true);
+            let (bytes, place) = self.place(row, position);
+            let quick = reader.read(bytes, place.start);
+            if let Some((ticks, _)) = quick.filter(|(_, end)| is_free && *end == place.end) {
+                valid.append_non_null();
                 values.push(ticks);
                 continue;
             }
             let text = self.get(row, position)?.trim_ascii();
             let is_null = text.is_empty() || self.is_null(row, position, text);
             valid.append(!is_null);
-            let read = || ticks.read(text.as_bytes(), 0).filter(|(_, end)| *end == text.len());
+            let mut read = || reader.read(text.as_bytes(), 0).filter(|(_, end)| *end == text.len());
             values.push(if is_null { 0 } else { read()?.0 });
         }
         Some(quick::times(values, valid.finish(), of))
@@ -112,33 +118,34 @@ impl<'a> Texts<'a> {
         refused: &mut Vec<RefusedRow>,
     ) -> ArrayRef {
         let rows = self.records.spans.len();
-        let mut builder = PrimitiveBuilder::<T>::with_capacity(rows);
+        let (mut values, mut valid) = (Vec::with_capacity(rows), NullBufferBuilder::new(rows));
         let is_free = self.has_no_nulls();
         for row in 0..rows {
-            let quick = T::quick(self.bytes(row, position)).filter(|_| is_free);
-            if let Some(value) = quick {
-                builder.append_value(value);
+            let (bytes, place) = self.place(row, position);
+            let quick = T::quick(bytes, place.start);
+            if let Some((value, _)) = quick.filter(|(_, end)| is_free && *end == place.end) {
+                valid.append_non_null();
+                values.push(value);
                 continue;
             }
-            let text = self.get(row, position).map(str::trim_ascii);
-            match text {
-                Some(text) if text.is_empty() || self.is_null(row, position, text) => {
-                    builder.append_null();
-                }
+            let value = match self.get(row, position).map(str::trim_ascii) {
+                Some(text) if text.is_empty() || self.is_null(row, position, text) => None,
                 Some(text) => {
                     let value = T::read(text);
                     if value.is_none() {
                         refused.push(RefusedRow { row, reason: not_valid(field, text) });
                     }
-                    builder.append_option(value);
+                    value
                 }
                 None => {
                     refused.push(RefusedRow { row, reason: not_utf8(field) });
-                    builder.append_null();
+                    None
                 }
-            }
+            };
+            valid.append(value.is_some());
+            values.push(value.unwrap_or_default());
         }
-        Arc::new(builder.finish())
+        Arc::new(PrimitiveArray::<T>::new(values.into(), valid.finish()))
     }
 
     /// Whether a text stands for NULL: not where it is quoted, as a writer does with such a value.
@@ -150,6 +157,35 @@ impl<'a> Texts<'a> {
         self.records.dialect.is_null(text) && !is_quoted()
     }
 
+    /// All fields of a column as they stand; `None` if one of them is not UTF-8.
+    fn copied(&self, position: usize) -> Option<StringArray> {
+        let rows = self.records.spans.len();
+        let mut offsets = Vec::with_capacity(rows + 1);
+        let mut total = 0;
+        offsets.push(0);
+        for row in 0..rows {
+            total += self.place(row, position).1.len();
+            offsets.push(i32::try_from(total).ok()?);
+        }
+        let mut values = vec![0; total + COPIED_BYTES];
+        let mut from = 0;
+        for row in 0..rows {
+            let (bytes, place) = self.place(row, position);
+            let (begin, behind) = (place.start, from + place.len());
+            // What is copied too much is written over by the next.
+            match bytes.get(begin..).and_then(|bytes| bytes.first_chunk::<COPIED_BYTES>()) {
+                Some(some) if place.len() <= COPIED_BYTES => {
+                    values[from..from + COPIED_BYTES].copy_from_slice(some);
+                }
+                _ => values[from..behind].copy_from_slice(&bytes[place]),
+            }
+            from = behind;
+        }
+        values.truncate(total);
+        let offsets = OffsetBuffer::new(offsets.into());
+        StringArray::try_new(offsets, Buffer::from_vec(values), None).ok()
+    }
+
     /// A column of text with its nulls.
     pub(super) fn text(
         &self,
@@ -159,11 +195,15 @@ impl<'a> Texts<'a> {
     ) -> ArrayRef {
         let rows = self.records.spans.len();
         let is_text = is_text(field.data_type());
+        if is_text
+            && self.has_no_nulls()
+            && let Some(texts) = self.copied(position)
+        {
+            return Arc::new(texts);
+        }
         let mut builder = StringBuilder::with_capacity(rows, rows * 8);
-        let is_free = is_text && self.has_no_nulls();
         for row in 0..rows {
             match self.get(row, position) {
-                Some(text) if is_free => builder.append_value(text),
                 Some(text) => {
                     let text = if is_text { text } else { text.trim_ascii() };
                     if (text.is_empty() && !is_text) || self.is_null(row, position, text) {
@@ -184,32 +224,37 @@ impl<'a> Texts<'a> {
 
 /// Numbers some of which are read in one pass.
 trait QuickNumber: Number {
-    /// The number that a text is in its common form.
+    /// The number that begins at a place in its common form, and where it ends.
     #[inline(always)]
-    fn quick(text: &[u8]) -> Option<Self::Native> {
-        let _ = text;
+    fn quick(text: &[u8], at: usize) -> Option<(Self::Native, usize)> {
+        let _ = (text, at);
         None
     }
 }
 
 impl QuickNumber for Int8Type {}
 impl QuickNumber for Int16Type {}
-impl QuickNumber for Int32Type {}
 impl QuickNumber for Float32Type {}
+
+impl QuickNumber for Int32Type {
+    #[inline(always)]
+    fn quick(text: &[u8], at: usize) -> Option<(i32, usize)> {
+        let (number, end) = quick::whole(text, at)?;
+        Some((i32::try_from(number).ok()?, end))
+    }
+}
 
 impl QuickNumber for Int64Type {
     #[inline(always)]
-    fn quick(text: &[u8]) -> Option<i64> {
-        let (number, end) = quick::whole(text, 0)?;
-        (end == text.len()).then_some(number)
+    fn quick(text: &[u8], at: usize) -> Option<(i64, usize)> {
+        quick::whole(text, at)
     }
 }
 
 impl QuickNumber for Float64Type {
     #[inline(always)]
-    fn quick(text: &[u8]) -> Option<f64> {
-        let (number, end) = quick::double(text, 0)?;
-        (end == text.len()).then_some(number)
+    fn quick(text: &[u8], at: usize) -> Option<(f64, usize)> {
+        quick::double(text, at)
     }
 }
 

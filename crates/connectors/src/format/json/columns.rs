@@ -13,7 +13,7 @@ use arrow::datatypes::{
 };
 
 use crate::format::fit::Number;
-use crate::format::quick::{self, TimeTicks, find2};
+use crate::format::quick::{self, TimeReader, TimeTicks, find2};
 
 /// Bytes of a string column at most: what its offsets can count.
 const TEXT_BYTES_MAX: usize = i32::MAX as usize;
@@ -118,12 +118,12 @@ impl Cells {
             Self::Times(times) => {
                 if text.get(at) != Some(&b'"') {
                     // Eight digits may be a day.
-                    let is_ticks = times.ticks != TimeTicks::Days;
+                    let is_ticks = times.reader.ticks != TimeTicks::Days;
                     let (ticks, end) = quick::whole(text, at).filter(|_| is_ticks)?;
                     times.take(Some(ticks), at..end);
                     return Some(end);
                 }
-                let (ticks, end) = times.ticks.read(text, at + 1)?;
+                let (ticks, end) = times.reader.read(text, at + 1)?;
                 if text.get(end) != Some(&b'"') {
                     return None;
                 }
@@ -312,7 +312,7 @@ impl Column for TextColumn {
 /// Points in time. Where one of a batch is written in another form than the common one, all of them
 /// are given as text, and `fit` decides about them.
 pub(super) struct TimeColumn {
-    ticks: TimeTicks,
+    reader: TimeReader,
     of: DataType,
     values: Vec<i64>,
     valid: Validity,
@@ -325,7 +325,7 @@ pub(super) struct TimeColumn {
 impl TimeColumn {
     fn new(ticks: TimeTicks, of: DataType) -> Self {
         let (values, valid, spans) = (vec![], Validity::default(), vec![]);
-        Self { ticks, of, values, valid, spans, is_odd: false }
+        Self { reader: ticks.reader(), of, values, valid, spans, is_odd: false }
     }
 
     #[inline(always)]
