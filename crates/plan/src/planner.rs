@@ -19,7 +19,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::{Connector, Options, TableDef, WriteMode};
 use dataflow::fusion::fuse;
 use dataflow::job::{JobGraph, Operator, OperatorSpec, StateMemory};
-use dataflow::{grid, probe_chains, probed_builds};
+use dataflow::{grid, placement, probe_chains, probed_builds};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
@@ -531,6 +531,7 @@ impl Planner {
         let (operators, mut settings) = (building.operators, self.settings.job.clone());
         settings.functions = building.functions.iter().map(GivenFunction::of_job).collect();
         let mut job = JobGraph { operators, settings };
+        placement::release(&mut job.operators);
         fuse(&mut job, workers);
         grid::divide(&mut job, self.workers.nodes);
         probed_builds::connect(&mut job, workers);

@@ -38,6 +38,8 @@ pub struct Scan {
     pub filters: Option<Arc<JoinFilters>>,
     /// The column behind all steps that leads rows to workers, where it is [placed](Self::placed).
     pub placed_by: Option<usize>,
+    /// The source before it was [placed](Self::placed).
+    pub assigned: Option<Arc<dyn Source>>,
     /// Whether each process reads all of it, and its workers have a part each.
     pub is_pulled: bool,
     /// Of a scan that is pulled: the buckets that each process reads. It reads all of it where this
@@ -99,10 +101,21 @@ impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         let (table, steps, time) = (table.into(), vec![], None);
-        let (filters, placed_by) = (None, None);
+        let (filters, placed_by, assigned) = (None, None, None);
         let (watermark, is_pulled) = (None, false);
         let grid = vec![];
-        Self { table, source, steps, time, watermark, filters, placed_by, is_pulled, grid }
+        Self {
+            table,
+            source,
+            steps,
+            time,
+            watermark,
+            filters,
+            placed_by,
+            assigned,
+            is_pulled,
+            grid,
+        }
     }
 
     /// The same scan with a step behind the others.
@@ -167,15 +180,25 @@ impl Scan {
         let Some(column) = columns.into_iter().find(|&at| self.read_as(at) == Some(column)) else {
             return self;
         };
-        (self.source, self.placed_by) = (source, Some(column));
+        self.assigned = Some(std::mem::replace(&mut self.source, source));
+        self.placed_by = Some(column);
         self
+    }
+
+    /// The same scan, not placed: its splits are assigned by cost.
+    pub(crate) fn released(&self) -> Self {
+        let source = self.assigned.as_ref().unwrap_or(&self.source).clone();
+        Self { source, placed_by: None, assigned: None, ..self.clone() }
     }
 
     /// The same scan so that each process reads all of it, if its rows lie in memory that the
     /// processes share.
     pub fn pulled(&self) -> Option<Self> {
         let source = self.source.pulled().filter(|_| self.is_shared() && self.watermark.is_none());
-        let pulled = |source| Self { source, placed_by: None, is_pulled: true, ..self.clone() };
+        let pulled = |source| {
+            let (placed_by, assigned, is_pulled) = (None, None, true);
+            Self { source, placed_by, assigned, is_pulled, ..self.clone() }
+        };
         source.map(pulled)
     }
 

@@ -11,10 +11,14 @@
 //! each worker has the rows that an exchange by it would lead there. Rows that are led to all
 //! workers, in turn, by a function of the operator's own or not at all are placed by no key, but
 //! for those that were already where their key leads.
+//!
+//! A scan that is [placed](crate::job::Scan::placed) gives a worker the buckets that its keys lead there, even
+//! or not. Where no operator makes use of that, its splits are assigned by cost instead
+//! ([`release`]).
 
 use arrow::datatypes::DataType;
 
-use crate::job::{Distribution, Edge, Exchange, Operator, OperatorSpec};
+use crate::job::{Distribution, Edge, Exchange, Operator, OperatorKind, OperatorSpec};
 
 /// Of each operator of a job, where the rows of a key are that it gives out.
 #[derive(Default)]
@@ -118,6 +122,31 @@ impl Placements {
             placements.push(&operator.inputs, operator.spec());
         }
         placements
+    }
+
+    /// The same as if the scan with this index were not placed.
+    fn without(operators: &[Operator], scan: usize) -> Self {
+        let mut placements = Self::default();
+        for (at, operator) in operators.iter().enumerate() {
+            placements.push(&operator.inputs, operator.spec());
+            if at == scan {
+                placements.0[at] = None;
+            }
+        }
+        placements
+    }
+
+    /// How the rows of an operator come to be where their keys are, without an exchange: all of
+    /// them, and by input.
+    fn in_use(&self, operator: &Operator) -> (Option<Fit>, Vec<bool>) {
+        let (inputs, spec) = (&operator.inputs, operator.spec());
+        let forwards = spec.led_by() == Some(Exchange::Forward);
+        let fit = if forwards { self.fits(inputs, &keys_of(inputs, spec)) } else { None };
+        let mut stay = self.stay(inputs, spec);
+        for (number, stays) in stay.iter_mut().enumerate() {
+            *stays &= spec.distribution(number) == Some(Distribution::Local);
+        }
+        (fit, stay)
     }
 
     /// Adds the next operator.
@@ -266,6 +295,21 @@ impl Placements {
     }
 }
 
+/// Has the splits of scans assigned by cost where no operator makes use of their placement.
+pub fn release(operators: &mut [Operator]) {
+    for at in 0..operators.len() {
+        let OperatorKind::Source(scan) = &operators[at].kind else { continue };
+        if scan.placed_by.is_none() {
+            continue;
+        }
+        let released = scan.released();
+        let [with, without] = [Placements::of(operators), Placements::without(operators, at)];
+        if operators.iter().all(|of| with.in_use(of) == without.in_use(of)) {
+            operators[at].kind = OperatorKind::Source(released);
+        }
+    }
+}
+
 /// The placement behind a source of which each worker reads its own partitions.
 fn read_in_place(spec: &dyn OperatorSpec) -> Option<Placed> {
     let (column, of) = spec.placed_by()?;
@@ -291,4 +335,116 @@ fn passed_as(edge: &Edge, column: usize) -> Option<usize> {
 /// The keys of an operator, by input.
 pub fn keys_of<'a>(inputs: &[Vec<Edge>], spec: &'a dyn OperatorSpec) -> Vec<&'a [usize]> {
     (0..inputs.len()).map(|input| spec.keys(input)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{Field, Schema, SchemaRef};
+
+    use super::*;
+    use crate::connector::source::{Position, ReaderContext, Source, Split, SplitReader};
+    use crate::error::{ConnectorError, DataflowError};
+    use crate::job::{
+        Description, LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun, Scan,
+    };
+    use crate::worker::Signals;
+
+    fn schema() -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]))
+    }
+
+    /// A table that is stored by buckets of its column; or one whose splits are assigned.
+    struct Stored {
+        is_placed: bool,
+    }
+
+    impl Source for Stored {
+        fn schema(&self) -> SchemaRef {
+            schema()
+        }
+
+        fn bounded(&self) -> bool {
+            true
+        }
+
+        fn splits(&self, _: u32, _: Option<usize>) -> Result<Vec<Split>, ConnectorError> {
+            Ok(vec![])
+        }
+
+        fn placed(&self, _: u32) -> Option<(Arc<dyn Source>, usize)> {
+            (!self.is_placed).then(|| (Arc::new(Stored { is_placed: true }) as _, 0))
+        }
+
+        fn describe(&self) -> Option<String> {
+            Some(if self.is_placed { "placed" } else { "assigned" }.into())
+        }
+
+        fn open(
+            &self,
+            split: &Split,
+            _: Option<&Position>,
+            _: &ReaderContext,
+        ) -> Result<Box<dyn SplitReader>, ConnectorError> {
+            panic!("{} is not read", split.name)
+        }
+    }
+
+    /// A plan by the key of its input.
+    struct ByKey;
+
+    impl LocalPlan for ByKey {
+        fn schema(&self) -> SchemaRef {
+            schema()
+        }
+
+        fn open(
+            &self,
+            _: LocalMemory,
+            _: &Arc<Signals>,
+        ) -> Result<Box<dyn LocalRun>, DataflowError> {
+            panic!("it does not run")
+        }
+
+        fn describe(&self, _: &[Vec<String>]) -> Description {
+            Description { name: "ByKey", properties: vec![] }
+        }
+    }
+
+    fn edge(from: usize) -> Vec<Edge> {
+        vec![Edge { from, step: None, timed: false, lateness: 0 }]
+    }
+
+    /// What the sources say, behind which rows of equal keys meet by these exchanges.
+    fn released(exchanges: &[Exchange]) -> Vec<Option<String>> {
+        let mut operators = vec![];
+        for &exchange in exchanges {
+            let scan = Scan::new("t", Arc::new(Stored { is_placed: false })).placed(2);
+            assert_eq!(scan.placed_by, Some(0));
+            let (plan, distribution) = (Arc::new(ByKey), Distribution::Hash);
+            let inputs = vec![LocalInput { schema: schema(), keys: vec![0], distribution }];
+            let local = OperatorKind::Local(LocalOperator { inputs, exchange, plan });
+            let at = operators.len();
+            operators.push(Operator::new("t", vec![], OperatorKind::Source(scan)));
+            operators.push(Operator::new("p", vec![edge(at)], local));
+        }
+        release(&mut operators);
+        let source = |operator: &Operator| match &operator.kind {
+            OperatorKind::Source(scan) => {
+                let said = scan.source.describe();
+                assert_eq!(scan.placed_by.is_some(), said.as_deref() == Some("placed"));
+                Some(said)
+            }
+            _ => None,
+        };
+        operators.iter().filter_map(source).collect()
+    }
+
+    #[test]
+    fn a_scan_stays_placed_where_rows_of_a_key_meet_without_an_exchange() {
+        let all = [Exchange::Shuffle, Exchange::Forward, Exchange::Merge];
+        let said = released(&all).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(said, ["assigned", "placed", "assigned"]);
+    }
 }
