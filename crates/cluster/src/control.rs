@@ -441,7 +441,8 @@ impl State {
         }
     }
 
-    /// Takes a contribution to an exchange.
+    /// Takes a contribution to an exchange. True when it was the last one: only then has who waits
+    /// for the exchange something to do.
     ///
     /// # Errors
     /// When it comes twice, or for an exchange that cannot have begun.
@@ -450,7 +451,7 @@ impl State {
         seq: u64,
         rank: u32,
         contribution: Contribution,
-    ) -> Result<(), &'static str> {
+    ) -> Result<bool, &'static str> {
         // A peer is at our exchange or at the one after: the next but one needs our contribution to
         // that.
         if seq < self.gathers_done || seq > self.gathers_done + 1 {
@@ -460,7 +461,11 @@ impl State {
             return Err("its exchange came twice");
         }
         self.contribute(seq, rank, contribution);
-        Ok(())
+        Ok(self.is_complete(seq))
+    }
+
+    fn is_complete(&self, seq: u64) -> bool {
+        self.gathers.get(&seq).is_some_and(|all| all.iter().all(Option::is_some))
     }
 
     fn contribute(&mut self, seq: u64, rank: u32, contribution: Contribution) {
@@ -470,7 +475,7 @@ impl State {
     }
 
     fn take_complete(&mut self, seq: u64) -> Option<Vec<Contribution>> {
-        if self.gathers.get(&seq)?.iter().any(Option::is_none) {
+        if !self.is_complete(seq) {
             return None;
         }
         self.gathers_done = seq + 1;

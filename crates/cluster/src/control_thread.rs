@@ -225,8 +225,9 @@ impl ControlThread {
         match frame {
             ControlFrame::Beat => {}
             ControlFrame::Gather { seq, step, bytes, .. } => {
-                state.peer_contributes(seq, rank, (step, bytes))?;
-                self.shared.notify();
+                if state.peer_contributes(seq, rank, (step, bytes))? {
+                    self.shared.notify();
+                }
             }
             ControlFrame::Progress { bytes } => state.latest[rank as usize] = Some(bytes),
             ControlFrame::Message { topic, bytes, .. } => {

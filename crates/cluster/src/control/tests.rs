@@ -215,13 +215,13 @@ fn contributions_out_of_turn_are_refused() {
     let shared = Shared::new(0, 3, 1, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let mut state = shared.lock();
     let contribution = || (String::from("s"), vec![1]);
-    assert_eq!(state.peer_contributes(0, 1, contribution()), Ok(()));
+    assert_eq!(state.peer_contributes(0, 1, contribution()), Ok(false));
     assert_eq!(state.peer_contributes(0, 1, contribution()), Err("its exchange came twice"));
-    assert_eq!(state.peer_contributes(1, 1, contribution()), Ok(()));
+    assert_eq!(state.peer_contributes(1, 1, contribution()), Ok(false));
     assert_eq!(state.peer_contributes(2, 1, contribution()), Err("its exchange came out of order"));
     state.contribute(0, 0, contribution());
     assert!(state.take_complete(0).is_none());
-    assert_eq!(state.peer_contributes(0, 2, contribution()), Ok(()));
+    assert_eq!(state.peer_contributes(0, 2, contribution()), Ok(true));
     assert_eq!(state.take_complete(0), Some(vec![contribution(); 3]));
     assert_eq!(state.peer_contributes(0, 2, contribution()), Err("its exchange came out of order"));
 }
