@@ -47,7 +47,7 @@ use crate::runtime::scheduler::{Scheduler, Timers, yield_now};
 const SPINS: u32 = 200;
 /// The same where more workers run than the machine has processors: a worker that looks in vain
 /// keeps one from those that have work.
-const SPINS_SHARED: u32 = 4;
+const SPINS_SHARED: u32 = 1;
 
 /// Longest sleep. Every event that a worker has to handle wakes it; this bounds the delay if a
 /// transport loses a wake-up.
