@@ -235,6 +235,8 @@ impl Net {
         descriptors.push(self.parker.park());
         for (_, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
             match peer.path.arm() {
+                // Links that share a connection have one in common.
+                Armed::Fd(fd) if descriptors.last() == Some(&fd) => {}
                 Armed::Fd(fd) => descriptors.push(fd),
                 Armed::Ready => {
                     ready = true;

@@ -8,12 +8,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::core::Core;
 use super::network::Network;
 use super::port::Port;
+use super::sleep::Parker;
 use super::wire::{Berth, HEADER_BYTES};
 use crate::token::Token;
 use crate::{Armed, Caps, FabricError, LinkId, Offer, RemoteKey};
@@ -35,10 +36,10 @@ pub(super) struct SharedConnection {
     core: Mutex<Core>,
     /// Ports whose owners want something posted.
     due: Mutex<Vec<Arc<Port>>>,
-    /// Threads that wait for the line's descriptor, or will in a moment.
-    sleepers: AtomicU32,
-    /// How often each worker of this process has driven the shared connection.
-    polls: Mutex<HashMap<u32, Arc<AtomicU64>>>,
+    /// The network's thread waits for the line's descriptor, or will in a moment.
+    sleeps: AtomicBool,
+    /// By worker of this process.
+    parkers: Mutex<HashMap<u32, Arc<Parker>>>,
 }
 
 /// How far the connection has come.
@@ -57,8 +58,8 @@ impl SharedConnection {
             setup: Mutex::new(Setup::Offered(offer)),
             core: Mutex::default(),
             due: Mutex::default(),
-            sleepers: AtomicU32::new(0),
-            polls: Mutex::default(),
+            sleeps: AtomicBool::new(false),
+            parkers: Mutex::default(),
         }
     }
 
@@ -75,7 +76,8 @@ impl SharedConnection {
     /// # Errors
     /// When there are no descriptors left, or too many links.
     pub(super) fn port(&self, link: LinkId) -> Result<Option<Arc<Port>>, FabricError> {
-        let added = self.with(Core::add);
+        let parker = self.parker(link.local);
+        let added = self.with(|core| core.add(parker));
         added.map_err(|source| FabricError::Connect { link: link.to_string(), source })
     }
 
@@ -129,10 +131,9 @@ impl SharedConnection {
         }
     }
 
-    /// The counter of how often this worker has driven the shared connection.
-    pub(super) fn polls(&self, worker: u32) -> Arc<AtomicU64> {
-        let mut polls = self.polls.lock().unwrap_or_else(PoisonError::into_inner);
-        polls.entry(worker).or_default().clone()
+    fn parker(&self, worker: u32) -> Arc<Parker> {
+        let mut parkers = self.parkers.lock().unwrap_or_else(PoisonError::into_inner);
+        parkers.entry(worker).or_default().clone()
     }
 
     /// Whether workers drive the shared connection when they poll.
@@ -172,75 +173,66 @@ impl SharedConnection {
         let result = act(&mut core);
         core.progress(self, false);
         drop(core);
-        if !self.due().is_empty() {
-            self.serve(false);
-        }
+        self.serve_due();
         result
     }
 
     /// Ends a link: takes back its keys, and tells the peer if it does not know.
     pub(super) fn close(&self, port: &Port, exports: &[RemoteKey], tell: bool) {
         self.with(|core| core.close(port, exports, tell));
-        if let Some(network) = &self.network {
-            network.event_fd().signal();
-        }
+        self.rouse_thread();
     }
 
-    /// Polls, if asked to, and prepares to sleep on the line's descriptor. `park` is asked whether
-    /// the caller can sleep, when everything that came until it last polled was delivered; what
-    /// came since makes the line ready, or its descriptor readable. A caller that may wait calls
-    /// [`SharedConnection::unparked`] later, unless the event descriptor of its port has woken it.
-    pub(super) fn arm(&self, poll: bool, park: impl FnOnce() -> bool) -> Armed {
-        let armed = {
-            let mut core = self.lock();
-            core.progress(self, poll);
-            let armed = core.arm();
-            if armed != Some(Armed::Ready) && park() {
-                self.sleepers.fetch_add(1, Ordering::Relaxed);
-                armed.unwrap_or(Armed::Fd(NO_LINE))
-            } else {
-                Armed::Ready
-            }
-        };
-        if !self.due().is_empty() {
-            self.serve(false);
-        }
+    /// Polls, if asked to, and lets the owner of a port sleep, if nothing has come for it: what
+    /// comes from now on makes the descriptor that this gives readable. Workers that drive call it,
+    /// and [`Parker::rise`] behind the sleep.
+    pub(super) fn arm(&self, poll: bool, port: &Port) -> Armed {
+        let armed = self.lock().lay_down(self, poll, port);
+        self.serve_due();
         armed
     }
 
-    /// A thread that slept on the line has woken.
-    pub(super) fn unparked(&self) {
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    /// Polls, and lets the network's thread sleep on the line's descriptor until
+    /// [`SharedConnection::risen`].
+    pub(super) fn arm_thread(&self) -> Armed {
+        let armed = {
+            let mut core = self.lock();
+            core.progress(self, true);
+            let armed = core.arm();
+            self.sleeps.store(armed != Some(Armed::Ready), Ordering::Relaxed);
+            armed.unwrap_or(Armed::Fd(NO_LINE))
+        };
+        self.serve_due();
+        armed
     }
 
-    /// Whether anybody waits for the line's descriptor. Changed by who holds the shared connection,
-    /// and by those who rise: for them the descriptor may be armed in vain.
-    pub(super) fn has_sleepers(&self) -> bool {
-        self.sleepers.load(Ordering::Relaxed) > 0
+    /// The network's thread has woken.
+    pub(super) fn risen(&self) {
+        self.sleeps.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes the threads that sleep on the line.
-    pub(super) fn rouse<'a>(&self, ports: impl Iterator<Item = &'a Arc<Port>>) {
-        for port in ports {
-            if port.wake() {
-                self.woken();
-            }
-        }
+    /// Whether the network's thread waits for the line's descriptor. Changed by who holds the
+    /// shared connection, and by the thread when it has woken: then it is armed in vain.
+    pub(super) fn has_sleeping_thread(&self) -> bool {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the network's thread.
+    pub(super) fn rouse_thread(&self) {
         if let Some(network) = &self.network {
             network.event_fd().signal();
         }
     }
 
-    /// A port's owner was woken by its event descriptor.
-    pub(super) fn woken(&self) {
-        if self.spins() {
-            self.unparked();
+    fn serve_due(&self) {
+        if !self.due().is_empty() {
+            self.serve(false);
         }
     }
 
     /// The line cannot be used any more: every link fails.
     pub(super) fn break_down(&self) {
-        self.lock().break_down(self);
+        self.lock().break_down();
     }
 
     pub(super) fn take_due(&self) -> Vec<Arc<Port>> {
@@ -258,9 +250,7 @@ impl SharedConnection {
 
 impl Drop for SharedConnection {
     fn drop(&mut self) {
-        if let Some(network) = &self.network {
-            network.event_fd().signal();
-        }
+        self.rouse_thread();
     }
 }
 

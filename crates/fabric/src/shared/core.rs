@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use super::connection::SharedConnection;
-use super::port::{Event, Inbox, Op, Outgoing, Port};
+use super::port::{Event, Op, Outgoing, Port};
+use super::sleep::{Parker, Watch};
 use super::wire::{
     self, HEADER_BYTES, LONGS, Message, Notice, PORTS_MAX, PortUpdate, UPDATE_BYTES,
 };
@@ -52,6 +53,8 @@ pub(super) struct Core {
     recvs_used: u32,
     unsubmitted: bool,
     completions: Vec<Completion>,
+    /// The workers that sleep on the line, where they drive it.
+    watch: Watch<Parker>,
 }
 
 #[derive(Default)]
@@ -89,7 +92,7 @@ struct Breach;
 
 impl Core {
     /// A port for one more link; `None` when the shared connection is over.
-    pub(super) fn add(&mut self) -> io::Result<Option<Arc<Port>>> {
+    pub(super) fn add(&mut self, parker: Arc<Parker>) -> io::Result<Option<Arc<Port>>> {
         if self.over {
             return Ok(None);
         }
@@ -99,7 +102,7 @@ impl Core {
                  workers, or a connection for each pair of workers"
             )));
         }
-        let port = Arc::new(Port::new(self.ports.len() as u16));
+        let port = Arc::new(Port::new(self.ports.len() as u16, parker));
         self.ports.push(Slot { port: Some(port.clone()), in_backlog: false });
         self.open += 1;
         Ok(Some(port))
@@ -120,6 +123,11 @@ impl Core {
 
     /// Makes progress once: delivers arrivals if `poll` is set, then posts requests that are due.
     pub(super) fn progress(&mut self, connection: &SharedConnection, poll: bool) {
+        self.advance(connection, poll);
+        self.settle(connection);
+    }
+
+    fn advance(&mut self, connection: &SharedConnection, poll: bool) {
         for port in connection.take_due() {
             self.queue_credit(&port);
         }
@@ -127,31 +135,62 @@ impl Core {
             return;
         }
         if poll {
-            self.collect(connection);
+            self.collect();
         }
-        self.post(connection);
-        if !self.over && connection.has_sleepers() {
-            self.rearm(connection);
-        }
+        self.post();
     }
 
-    /// Prepares the line for a sleeper; `None` when there is no line to wait for.
+    /// Makes progress, and then lets the owner of a port sleep on descriptors of its own, if
+    /// nothing is there for it.
+    pub(super) fn lay_down(
+        &mut self,
+        connection: &SharedConnection,
+        poll: bool,
+        port: &Port,
+    ) -> Armed {
+        self.advance(connection, poll);
+        let epoll = |line| Some((line, Armed::Fd(port.parker.epoll().ok()?)));
+        let place = match self.arm() {
+            Some(Armed::Ready) => None,
+            Some(Armed::Virtual) => Some((None, Armed::Virtual)),
+            Some(Armed::Fd(line)) => epoll(Some(line)),
+            None => epoll(None),
+        };
+        if let Some((line, armed)) = place
+            && port.park()
+            && self.watch.lie_down(&port.parker, line)
+        {
+            return armed;
+        }
+        self.settle(connection);
+        Armed::Ready
+    }
+
+    /// Prepares the line for a thread that sleeps on its descriptor; `None` when there is no line
+    /// to wait for.
     pub(super) fn arm(&mut self) -> Option<Armed> {
         if self.over { None } else { self.line.as_mut().map(|line| line.arm()) }
     }
 
-    /// The line's sleepers were promised a wake-up, which posting and polling may have used up.
-    fn rearm(&mut self, connection: &SharedConnection) {
+    /// Those that sleep were promised a wake-up, which posting and polling may have used up, and
+    /// whoever watched for them may be awake.
+    fn settle(&mut self, connection: &SharedConnection) {
+        let sleeps = connection.has_sleeping_thread() || self.watch.has_parked();
+        if self.over || self.line.is_none() || !sleeps {
+            return;
+        }
         for _ in 0..REARMS {
             match self.arm() {
                 Some(Armed::Ready) => {
-                    self.collect(connection);
-                    self.post(connection);
+                    self.collect();
+                    self.post();
                 }
+                Some(Armed::Fd(line)) => return self.watch.settle(line),
                 _ => return,
             }
         }
-        connection.rouse(self.ports.iter().filter_map(|slot| slot.port.as_ref()));
+        self.watch.rouse();
+        connection.rouse_thread();
     }
 
     pub(super) fn export(&mut self, range: &SlabRange) -> Result<RemoteKey, FabricError> {
@@ -201,8 +240,8 @@ impl Core {
     }
 
     /// The line cannot be used any more.
-    pub(super) fn break_down(&mut self, connection: &SharedConnection) {
-        self.fail(connection, None, ErrorKind::Disconnected);
+    pub(super) fn break_down(&mut self) {
+        self.fail(None, ErrorKind::Disconnected);
     }
 
     /// Ends the line without an error at the links.
@@ -223,7 +262,7 @@ impl Core {
     }
 
     /// The line broke: each link fails once.
-    fn fail(&mut self, connection: &SharedConnection, blamed: Option<Sent>, kind: ErrorKind) {
+    fn fail(&mut self, blamed: Option<Sent>, kind: ErrorKind) {
         if self.over {
             return;
         }
@@ -234,7 +273,7 @@ impl Core {
                 None if kind == ErrorKind::Damaged => Event::Broken(None, kind),
                 None => Event::Broken(None, ErrorKind::Disconnected),
             };
-            tell(connection, port, |inbox| inbox.push(event));
+            port.tell(|inbox| inbox.push(event));
         }
     }
 
@@ -261,13 +300,13 @@ impl Core {
     }
 
     /// Posts as much as there is room for, a few operations of each link in turn.
-    fn post(&mut self, connection: &SharedConnection) {
+    fn post(&mut self) {
         self.post_updates();
         let mut moves = true;
         while std::mem::take(&mut moves) {
             for _ in 0..self.backlog.len() {
                 let Some(port) = self.backlog.pop_front() else { break };
-                let progress = self.post_some(connection, &port);
+                let progress = self.post_some(&port);
                 match progress {
                     PostProgress::Done => {
                         self.ports[usize::from(port.number)].in_backlog = false;
@@ -286,7 +325,7 @@ impl Core {
         }
     }
 
-    fn post_some(&mut self, connection: &SharedConnection, port: &Arc<Port>) -> PostProgress {
+    fn post_some(&mut self, port: &Arc<Port>) -> PostProgress {
         let mut outgoing = port.outgoing();
         for _ in 0..TURN_OPS {
             let Outgoing { ops, peer: Some(peer), .. } = &*outgoing else {
@@ -305,7 +344,7 @@ impl Core {
                     outgoing.ops.clear();
                     outgoing.over = true;
                     let event = Event::Broken(Some(seq), ErrorKind::RemoteAccess);
-                    tell(connection, port, |inbox| inbox.push(event));
+                    port.tell(|inbox| inbox.push(event));
                     return PostProgress::Done;
                 }
             }
@@ -380,7 +419,7 @@ impl Core {
     }
 
     /// Takes what the line has, and hands it to the links that it is of.
-    fn collect(&mut self, connection: &SharedConnection) {
+    fn collect(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         if let Some(line) = &mut self.line {
             line.poll(&mut completions);
@@ -391,20 +430,20 @@ impl Core {
             }
             let routed = match completion {
                 Completion::Local { id } => {
-                    self.completed(connection, id);
+                    self.completed(id);
                     Ok(())
                 }
-                Completion::Notify { imm } => self.notified(connection, imm),
-                Completion::Recv { bytes } => self.received(connection, &bytes),
+                Completion::Notify { imm } => self.notified(imm),
+                Completion::Recv { bytes } => self.received(&bytes),
                 Completion::Error { id, kind } => {
                     let at = id.and_then(|id| id.0.checked_sub(self.first));
                     let blamed = at.and_then(|at| self.sent.get(at as usize).copied().flatten());
-                    self.fail(connection, blamed, kind);
+                    self.fail(blamed, kind);
                     Ok(())
                 }
             };
             if let Err(Breach) = routed {
-                self.fail(connection, None, ErrorKind::Disconnected);
+                self.fail(None, ErrorKind::Disconnected);
             }
         }
         self.completions = completions;
@@ -416,12 +455,12 @@ impl Core {
         }
     }
 
-    fn completed(&mut self, connection: &SharedConnection, id: OpId) {
+    fn completed(&mut self, id: OpId) {
         let Some(at) = id.0.checked_sub(self.first) else { return };
         if !self.ordered {
             let sent = self.sent.get_mut(at as usize).and_then(Option::take);
             if let Some((port, sent)) = sent.and_then(|sent| Some((self.of(sent.port)?, sent))) {
-                tell(connection, port, |inbox| {
+                port.tell(|inbox| {
                     inbox.completed += 1;
                     inbox.events.push_back(Event::Done(sent.seq));
                     // A signalled one that completed before may have waited for it.
@@ -444,32 +483,32 @@ impl Core {
                     Some(Sent { signalled, ..next })
                 }
                 (last, next) => {
-                    self.retired(connection, last);
+                    self.retired(last);
                     next
                 }
             };
         }
-        self.retired(connection, last);
+        self.retired(last);
     }
 
     /// All operations of a link up to this one have completed.
-    fn retired(&self, connection: &SharedConnection, sent: Option<Sent>) {
+    fn retired(&self, sent: Option<Sent>) {
         if let Some((port, sent)) = sent.and_then(|sent| Some((self.of(sent.port)?, sent))) {
-            tell(connection, port, |inbox| {
+            port.tell(|inbox| {
                 inbox.completed = sent.seq + 1;
                 sent.signalled
             });
         }
     }
 
-    fn notified(&mut self, connection: &SharedConnection, imm: u32) -> Result<(), Breach> {
+    fn notified(&mut self, imm: u32) -> Result<(), Breach> {
         self.recvs_used += 1;
         let (port, notice) = wire::decode_notice(imm);
         match notice {
-            Notice::Short(imm) => self.arrived(connection, port, Completion::Notify { imm }),
+            Notice::Short(imm) => self.arrived(port, Completion::Notify { imm }),
             Notice::Long(number) => match self.longs.remove(&number) {
                 Some(Half::Message(to, imm)) if to == port => {
-                    self.arrived(connection, port, Completion::Notify { imm });
+                    self.arrived(port, Completion::Notify { imm });
                 }
                 Some(_) => return Err(Breach),
                 None => return self.keep(number, Half::Notice(port)),
@@ -478,15 +517,15 @@ impl Core {
         Ok(())
     }
 
-    fn received(&mut self, connection: &SharedConnection, bytes: &[u8]) -> Result<(), Breach> {
+    fn received(&mut self, bytes: &[u8]) -> Result<(), Breach> {
         self.recvs_used += 1;
         match wire::decode(bytes).ok_or(Breach)? {
             Message::Data { port, bytes } => {
-                self.arrived(connection, port, Completion::Recv { bytes: bytes.to_vec() });
+                self.arrived(port, Completion::Recv { bytes: bytes.to_vec() });
             }
             Message::Long { port, number, imm } => match self.longs.remove(&number) {
                 Some(Half::Notice(to)) if to == port => {
-                    self.arrived(connection, port, Completion::Notify { imm });
+                    self.arrived(port, Completion::Notify { imm });
                 }
                 Some(_) => return Err(Breach),
                 None => return self.keep(number, Half::Message(port, imm)),
@@ -494,7 +533,7 @@ impl Core {
             Message::Updates(entries) => {
                 for (port, update) in entries {
                     let Some(port) = self.of(port) else { continue };
-                    tell(connection, port, |inbox| match update {
+                    port.tell(|inbox| match update {
                         PortUpdate::Credit(total) => {
                             inbox.credit = inbox.credit.max(total);
                             true
@@ -517,9 +556,9 @@ impl Core {
     }
 
     /// A notice or a message for a link.
-    fn arrived(&self, connection: &SharedConnection, port: u16, completion: Completion) {
+    fn arrived(&self, port: u16, completion: Completion) {
         let Some(port) = self.of(port) else { return };
-        tell(connection, port, |inbox| {
+        port.tell(|inbox| {
             if inbox.received == inbox.granted {
                 return inbox.push(Event::Broken(None, ErrorKind::ReceiverNotReady));
             }
@@ -530,12 +569,5 @@ impl Core {
 
     fn of(&self, port: u16) -> Option<&Arc<Port>> {
         self.ports.get(usize::from(port))?.port.as_ref()
-    }
-}
-
-/// Changes a port's inbox and keeps count of the sleepers.
-fn tell(connection: &SharedConnection, port: &Port, change: impl FnOnce(&mut Inbox) -> bool) {
-    if port.tell(change) {
-        connection.woken();
     }
 }

@@ -1,13 +1,11 @@
 //! One end of a link that shares its connection with others.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-
-use super::connection::{NO_LINE, SharedConnection};
+use super::connection::SharedConnection;
 use super::port::{Event, Op, Port};
+use super::sleep::Sleeps;
 use super::wire::Mark;
 use crate::operations::OperationTable;
 use crate::posted::{PostedOperation, PostedSource};
@@ -46,19 +44,10 @@ pub(super) struct SharedEndpoint {
     /// As the transport knows them.
     exports: Vec<RemoteKey>,
     events: Vec<Completion>,
-    /// How often this worker has driven the shared connection, and as of when this end knows.
-    polls: Arc<AtomicU64>,
+    /// How often this worker had driven the shared connection when this end last looked.
     polls_seen: u64,
     /// Has been armed since the last poll.
     armed: bool,
-    pillow: Option<Pillow>,
-}
-
-/// Readable when the event descriptor is signalled or the line of the shared connection has
-/// something.
-struct Pillow {
-    epoll: OwnedFd,
-    line: RawFd,
 }
 
 impl SharedEndpoint {
@@ -66,10 +55,8 @@ impl SharedEndpoint {
         connection: Arc<SharedConnection>,
         port: Arc<Port>,
         caps: Caps,
-        worker: u32,
         theirs: Mark,
     ) -> Self {
-        let polls = connection.polls(worker);
         let own = Mark::new(&connection.token, port.number);
         Self {
             caps,
@@ -88,9 +75,7 @@ impl SharedEndpoint {
             exports: Vec::new(),
             events: Vec::new(),
             polls_seen: 0,
-            polls,
             armed: false,
-            pillow: None,
             connection,
             port,
         }
@@ -163,11 +148,11 @@ impl SharedEndpoint {
     /// Whether it is this end's turn to drive the shared connection: not if another link of the
     /// same worker has done so since this one looked, for then its news are here.
     fn drives(&mut self) -> bool {
-        let polls_seen = self.polls.load(Ordering::Relaxed);
+        let polls_seen = self.port.parker.polls.load(Ordering::Relaxed);
         let drives = polls_seen == self.polls_seen;
         self.polls_seen = polls_seen + u64::from(drives);
         if drives {
-            self.polls.store(self.polls_seen, Ordering::Relaxed);
+            self.port.parker.polls.store(self.polls_seen, Ordering::Relaxed);
         }
         drives
     }
@@ -229,30 +214,13 @@ impl SharedEndpoint {
         self.flushing = Some((outgoing.posted, blamed));
     }
 
-    /// The descriptor on which a worker waits that drives the shared connection itself.
-    fn sleep_on(&mut self, line: RawFd) -> std::io::Result<RawFd> {
-        if line == NO_LINE {
-            return Ok(self.port.event_fd()?.raw());
+    /// The worker is awake. True when another has to watch the line, for which the request is left.
+    fn rise(&mut self) -> bool {
+        let watched = std::mem::take(&mut self.armed) && self.port.parker.rise();
+        if watched {
+            self.connection.mark(&self.port);
         }
-        if let Some(pillow) = self.pillow.as_ref().filter(|pillow| pillow.line == line) {
-            return Ok(pillow.epoll.as_fd().as_raw_fd());
-        }
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let data = EventData::new_u64(0);
-        epoll::add(&epoll, self.port.event_fd()?.fd(), data, EventFlags::IN)?;
-        // SAFETY: the descriptor is of the line of the shared connection, which the shared
-        // connection keeps as long as it lives.
-        let line_fd = unsafe { BorrowedFd::borrow_raw(line) };
-        epoll::add(&epoll, line_fd, data, EventFlags::IN)?;
-        let fd = epoll.as_fd().as_raw_fd();
-        self.pillow = Some(Pillow { epoll, line });
-        Ok(fd)
-    }
-
-    fn unpark(&mut self) {
-        if std::mem::take(&mut self.armed) && self.port.unpark() {
-            self.connection.woken();
-        }
+        watched
     }
 }
 
@@ -382,8 +350,8 @@ impl Endpoint for SharedEndpoint {
 
     fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
-        self.unpark();
-        let wants = self.open && self.hand_over();
+        let watched = self.rise();
+        let wants = (self.open && self.hand_over()) || watched;
         let drives = self.connection.spins() && self.drives();
         if drives || wants {
             self.connection.serve(drives);
@@ -398,7 +366,7 @@ impl Endpoint for SharedEndpoint {
         if own || self.flushing.is_some() || self.granted != self.granted_published {
             return true;
         }
-        let polls = self.polls.load(Ordering::Relaxed);
+        let polls = self.port.parker.polls.load(Ordering::Relaxed);
         let drives = self.connection.spins() && polls == self.polls_seen;
         if drives || self.port.has_news() {
             return true;
@@ -409,25 +377,26 @@ impl Endpoint for SharedEndpoint {
     }
 
     fn arm(&mut self) -> Armed {
-        self.unpark();
+        let watched = self.rise();
         if self.open {
             self.hand_over();
         }
         if !self.events.is_empty() {
+            if watched {
+                self.connection.serve(false);
+            }
             return Armed::Ready;
         }
-        // Without a descriptor one can still poll.
-        let Ok(event_fd) = self.port.event_fd().map(EventFd::raw) else { return Armed::Ready };
         self.armed = true;
         if self.connection.spins() {
             let polls = self.drives();
-            let port = &self.port;
-            return match self.connection.arm(polls, || port.park()) {
-                Armed::Fd(line) => self.sleep_on(line).map_or(Armed::Ready, Armed::Fd),
-                other => other,
-            };
+            return self.connection.arm(polls, &self.port);
         }
         self.connection.serve(false);
+        // Without a descriptor one can still poll.
+        let Ok(event_fd) = self.port.parker.event_fd().map(EventFd::raw) else {
+            return Armed::Ready;
+        };
         if self.port.park() { Armed::Fd(event_fd) } else { Armed::Ready }
     }
 
@@ -446,7 +415,10 @@ impl Endpoint for SharedEndpoint {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.unpark();
+        if std::mem::take(&mut self.armed) {
+            // Who closes it may be another thread, and the worker asleep for its other links.
+            self.port.parker.ring();
+        }
         let tells = self.open;
         if self.open {
             self.stop(None);

@@ -16,6 +16,10 @@
 //! that finds it free moves it for all and wakes those it found something for (S4, `connection`).
 //! With one, its thread does, and workers only post (Q4).
 //!
+//! **Who sleeps on it.** Of the workers that drive and have nothing to do one watches the line; the
+//! others are woken by it, each on a descriptor of its own ([`sleep`]). One thread polls all links
+//! of a worker, as they have their sleep in common.
+//!
 //! **One link's end** does not disturb the others: its keys are retired ([`Endpoint::retire`]), and
 //! the peer is told. Like any connection, it does not survive the use of a key that was
 //! *revoked*; on a device also a write that is under way to a link that was closed, for the device
@@ -33,6 +37,7 @@ mod core;
 mod endpoint;
 mod network;
 mod port;
+mod sleep;
 mod wire;
 
 use std::collections::HashMap;
@@ -219,7 +224,7 @@ impl Seat {
         self.port.outgoing().peer = Some(peer.port);
         let theirs = Mark::new(&peer.connection, peer.port);
         let (connection, port) = (self.connection.clone(), self.port.clone());
-        Ok(SharedEndpoint::new(connection, port, caps, link.local, theirs))
+        Ok(SharedEndpoint::new(connection, port, caps, theirs))
     }
 }
 

@@ -56,7 +56,7 @@ impl Network {
         let mut ready = false;
         let mut asleep = Vec::with_capacity(connections.len());
         for connection in &connections {
-            match connection.arm(true, || true) {
+            match connection.arm_thread() {
                 Armed::Ready => {
                     ready = true;
                     continue;
@@ -72,7 +72,7 @@ impl Network {
             // here.
             crate::wait(&descriptors, timeout);
         }
-        asleep.into_iter().for_each(|connection| connection.unparked());
+        asleep.into_iter().for_each(|connection| connection.risen());
     }
 
     pub(super) fn add(&self, connection: &Arc<SharedConnection>) {

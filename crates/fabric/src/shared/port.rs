@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::sleep::{Parker, Sleeps};
 use crate::posted::PostedOperation;
-use crate::{Completion, ErrorKind, EventFd, Flags};
+use crate::{Completion, ErrorKind, Flags};
 
 /// The shared connection's end of a link.
 pub(super) struct Port {
@@ -18,7 +19,8 @@ pub(super) struct Port {
     inbox: Mutex<Inbox>,
     /// Among the shared connection's ports that have something to post.
     pub(super) due: AtomicBool,
-    event_fd: OnceLock<EventFd>,
+    /// The sleep of the worker that owns the link.
+    pub(super) parker: Arc<Parker>,
 }
 
 /// Operations that the owner has posted.
@@ -50,10 +52,6 @@ pub(super) struct Inbox {
     ended: bool,
     /// There is something that the owner has not looked at.
     pub(super) fresh: bool,
-    /// The owner sleeps on its event descriptor.
-    asleep: bool,
-    /// The event descriptor was signalled and has not been cleared.
-    rung: bool,
     /// The owner has closed: only completions interest it.
     pub(super) closed: bool,
     /// The shared connection is gone: nothing comes any more.
@@ -95,13 +93,13 @@ impl Inbox {
 }
 
 impl Port {
-    pub(super) fn new(number: u16) -> Self {
+    pub(super) fn new(number: u16, parker: Arc<Parker>) -> Self {
         Self {
             number,
             outgoing: Mutex::default(),
             inbox: Mutex::default(),
             due: AtomicBool::new(false),
-            event_fd: OnceLock::new(),
+            parker,
         }
     }
 
@@ -113,20 +111,13 @@ impl Port {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the inbox, and wakes the owner if it sleeps and `change` says so. True when it was
-    /// woken.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut Inbox) -> bool) -> bool {
+    /// Changes the inbox, and wakes the owner if it sleeps and `change` says so.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Inbox) -> bool) {
         let mut inbox = self.inbox();
-        let changed = change(&mut inbox);
-        inbox.fresh |= changed;
-        let wakes = changed && inbox.asleep;
-        if wakes {
-            inbox.asleep = false;
-            inbox.rung = true;
-            // One that sleeps has an event descriptor.
-            self.event_fd.get().into_iter().for_each(EventFd::signal);
+        if change(&mut inbox) {
+            inbox.fresh = true;
+            self.parker.ring();
         }
-        wakes
     }
 
     /// Whether there is something that the owner has not looked at.
@@ -134,37 +125,12 @@ impl Port {
         self.inbox().fresh
     }
 
-    /// Wakes the owner to look for itself. True when it slept.
-    pub(super) fn wake(&self) -> bool {
-        self.tell(|_| true)
-    }
-
-    /// Lies down to sleep; false when there is something already. The owner has asked for its
-    /// [`Port::event_fd`], and waits for it then, until [`Port::unpark`].
+    /// Lies down to sleep, until [`Parker::rise`]; false when there is something already.
     pub(super) fn park(&self) -> bool {
-        let mut inbox = self.inbox();
-        inbox.asleep = !inbox.fresh;
-        inbox.asleep
-    }
-
-    /// The owner is awake. True when it was not woken by the shared connection.
-    pub(super) fn unpark(&self) -> bool {
-        let mut inbox = self.inbox();
-        if std::mem::take(&mut inbox.rung) {
-            self.event_fd.get().into_iter().for_each(EventFd::clear);
+        let inbox = self.inbox();
+        if !inbox.fresh {
+            self.parker.lie_down();
         }
-        std::mem::take(&mut inbox.asleep)
-    }
-
-    /// The descriptor that wakes the owner.
-    ///
-    /// # Errors
-    /// When there are no descriptors left.
-    pub(super) fn event_fd(&self) -> std::io::Result<&EventFd> {
-        if let Some(event_fd) = self.event_fd.get() {
-            return Ok(event_fd);
-        }
-        let event_fd = EventFd::new()?;
-        Ok(self.event_fd.get_or_init(|| event_fd))
+        !inbox.fresh
     }
 }
