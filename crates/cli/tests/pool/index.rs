@@ -35,7 +35,7 @@ fn index(pool: &Pool) -> Value {
 fn blocks(pool: &Pool, args: &[&str]) -> u64 {
     let sql = LOOKUP.replace("SELECT", "EXPLAIN ANALYZE SELECT");
     let rows = pool.rows(&sql, args);
-    assert!(rows.contains("fewer by the index of k"), "{rows}");
+    assert!(rows.contains("1 key in the index of k"), "{rows}");
     let line = rows.lines().find(|line| line.contains("blocks of the pool read"));
     let line = line.unwrap_or_else(|| panic!("{rows}"));
     let (before, _) = line.split_once(" blocks of the pool read").unwrap();

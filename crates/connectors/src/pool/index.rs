@@ -102,6 +102,7 @@ impl KeyIndex {
 
     /// The lookup of the keys that a predicate names, where strips are left that the index may
     /// leave out. Loads the index if nobody has: without it the table is read by bounds alone.
+    /// Whether there is a lookup does not depend on that: all nodes of a job have the same plan.
     pub(super) fn lookup(
         &self,
         version: &Arc<Version>,
@@ -119,7 +120,8 @@ impl KeyIndex {
             tracing::warn!("pool table '{table}' is read without its index of {name}: {error}");
             None
         });
-        Some(KeyLookup { index: found?, name: self.name.clone(), numbers, found: Mutex::default() })
+        let name = self.name.clone();
+        Some(KeyLookup { index: found, name, numbers, found: Mutex::default() })
     }
 
     /// The numbers of keys, in order and each once; `None` for too many, and for those of another
@@ -220,9 +222,10 @@ fn numbers(keys: &ArrayRef, family: KeyFamily) -> Result<Vec<Option<i64>>, Strin
 
 /// Keys that a scan looks up in an index of the version that it reads.
 pub(super) struct KeyLookup {
-    index: Arc<Version>,
+    /// `None` where this process has to do without.
+    index: Option<Arc<Version>>,
     /// The column.
-    pub(super) name: String,
+    name: String,
     /// The numbers of the keys, in order and each once.
     numbers: Vec<i64>,
     /// The strips, once a reader has looked them up for all of this process.
@@ -230,8 +233,17 @@ pub(super) struct KeyLookup {
 }
 
 impl KeyLookup {
-    /// The strips that have rows of the keys, or of others with the same number, in order. The
-    /// first call of a process reads leaves, and waits for them.
+    /// For EXPLAIN: `1 key in the index of k`.
+    pub(super) fn describe(&self) -> String {
+        let keys = match self.numbers.len() {
+            1 => "1 key".to_owned(),
+            keys => format!("{keys} keys"),
+        };
+        format!("{keys} in the index of {}", self.name)
+    }
+
+    /// The strips that have rows of the keys, or of others with the same number, in order; `None`
+    /// without an index. The first call of a process reads leaves, and waits for them.
     ///
     /// # Errors
     /// When a leaf cannot be read, or is not one of an index of a version with `strips` strips.
@@ -239,13 +251,14 @@ impl KeyLookup {
         &self,
         strips: usize,
         counts: &BlockCounts,
-    ) -> Result<Arc<[u32]>, ConnectorError> {
+    ) -> Result<Option<Arc<[u32]>>, ConnectorError> {
+        let Some(index) = &self.index else { return Ok(None) };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = &*found {
-            return Ok(Arc::clone(found));
+            return Ok(Some(Arc::clone(found)));
         }
-        let of_keys = self.read(strips, counts)?;
-        Ok(Arc::clone(found.insert(of_keys.into_iter().collect())))
+        let of_keys = self.read(index, strips, counts)?;
+        Ok(Some(Arc::clone(found.insert(of_keys.into_iter().collect()))))
     }
 
     /// Whether one of the numbers lies within the bounds of a block.
@@ -254,17 +267,22 @@ impl KeyLookup {
         self.numbers.get(at).is_some_and(|number| *number <= block.greatest)
     }
 
-    fn read(&self, strips: usize, counts: &BlockCounts) -> Result<BTreeSet<u32>, ConnectorError> {
-        let manifest = self.index.manifest();
+    fn read(
+        &self,
+        index: &Version,
+        strips: usize,
+        counts: &BlockCounts,
+    ) -> Result<BTreeSet<u32>, ConnectorError> {
+        let manifest = index.manifest();
         let leaves = manifest.strips.iter().filter(|leaf| self.may_be_in(&leaf.blocks[NUMBER]));
         let leaves: Vec<_> = leaves.collect();
         let wrong = |message: String| damaged(&manifest.table, message);
         let blocks = leaves.iter().flat_map(|leaf| &leaf.blocks);
-        let mut reads = BlockReads::open(&self.index)?;
+        let mut reads = BlockReads::open(index)?;
         let mut of_keys = BTreeSet::new();
         let types = [NUMBER, STRIP].map(|at| BlockType {
-            data_type: self.index.columns.schema.field(at).data_type().clone(),
-            layout: self.index.columns.layouts[at],
+            data_type: index.columns.schema.field(at).data_type().clone(),
+            layout: index.columns.layouts[at],
         });
         let mut blocks = blocks.peekable();
         for leaf in &leaves {

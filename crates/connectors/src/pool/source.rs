@@ -476,7 +476,7 @@ impl Source for PoolSource {
         let Pruned { by, kept, keys, .. } = self.pruned.as_ref()?;
         let all = self.table.version.get()?.manifest().strips.len();
         let by = by.describe(&self.schema);
-        let index = keys.as_ref().map(|keys| format!("; fewer by the index of {}", keys.name));
+        let index = keys.as_ref().map(|keys| format!("; {}", keys.describe()));
         Some(format!("strips {} of {all}, by {by}{}", kept.len(), index.unwrap_or_default()))
     }
 
@@ -501,8 +501,9 @@ impl Source for PoolSource {
         }
         if let Some(keys) = self.pruned.as_ref().and_then(|pruned| pruned.keys.as_ref()) {
             let all = own.len();
-            let found = keys.strips(version.manifest().strips.len(), &context.blocks)?;
-            own.retain(|strip| found.binary_search(strip).is_ok());
+            if let Some(found) = keys.strips(version.manifest().strips.len(), &context.blocks)? {
+                own.retain(|strip| found.binary_search(strip).is_ok());
+            }
             pruned += all - own.len();
         }
         let pruned = (pruned * self.projection.len()) as u64;
