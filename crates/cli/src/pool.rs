@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use millstream::pool::{
-    At, BlockRange, Client, Manifest, NodeCache, Pinned, PoolAccess, PoolError, followed,
+    At, BlockRange, Client, Manifest, NodeCache, Pinned, PoolAccess, PoolError, SERVERS, followed,
 };
 use serde_json::json;
 
@@ -55,6 +55,7 @@ fn failure(error: &PoolError) -> Failure {
         PoolError::Damaged { .. } => {
             Some("`millstream pool drop TABLE` removes it; load it again then".to_owned())
         }
+        PoolError::WrongServers { .. } => Some(SERVERS.to_owned()),
         PoolError::NoTable { .. } => Some("`millstream pool ls` lists the tables".to_owned()),
         _ => None,
     };

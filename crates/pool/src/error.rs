@@ -60,6 +60,12 @@ pub enum PoolError {
         /// Its reason.
         reason: String,
     },
+    /// The servers that are named are not those of one pool, or not all of it: a client finds that.
+    #[error("{reason}")]
+    WrongServers {
+        /// The servers, and what is wrong with them.
+        reason: String,
+    },
     /// A memory server went away, was restarted, or ended the lease while its blocks were read or
     /// written.
     #[error("memory server '{server}' is gone: {reason}")]

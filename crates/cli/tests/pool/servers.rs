@@ -305,5 +305,21 @@ fn a_pool_that_is_named_in_part_is_an_error() {
         errors += &String::from_utf8_lossy(&output.stderr);
     }
     assert!(errors.contains("too: name all servers"), "{errors}");
+    assert!(errors.contains("names each server of the pool once"), "{errors}");
     assert!(errors.contains("the pool has no table 't'"), "{errors}");
+}
+
+#[test]
+fn a_server_that_is_named_twice_is_an_error() {
+    let pool = Pool::start("several-twice", &["--bytes", "64MiB"]);
+    let (_other, other) = serve(&pool.dir, "127.0.0.1:0", &["--bytes", "64MiB"]);
+    let own = &pool.address;
+    for (second, is) in [(own, "are one memory server, 'm0'"), (&other, "are both called 'm0'")] {
+        let args = ["pool", "ls", "--pool", &format!("{own},{second}")];
+        let output = command(&pool.dir, &args).output().unwrap();
+        assert_fails(&output, 1, is);
+        assert_fails(&output, 1, "names each server of the pool once");
+        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!messages.contains("refuses"), "{messages}");
+    }
 }

@@ -5,6 +5,10 @@ use pool::PoolError;
 
 use crate::options::refuse;
 
+/// What to do where the servers of a pool are named wrongly.
+pub const SERVERS: &str =
+    "--pool ADDR,ADDR names each server of the pool once; each has a --name of its own";
+
 /// The error of a pool as that of the table: at the option at fault, with what to do about it.
 pub(super) fn refused(error: PoolError) -> ConnectorError {
     let message = error.to_string();
@@ -39,7 +43,10 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
         PoolError::Damaged { .. } => {
             io("pool", "drop it, millstream pool drop TABLE, and load it again")
         }
-        PoolError::Refused { .. } => io("pool", "millstream pool stat tells who uses the table"),
+        PoolError::Refused { .. } => {
+            io("pool", "millstream pool stat shows what the memory servers have and do")
+        }
+        PoolError::WrongServers { .. } => io("pool", SERVERS),
         PoolError::Lost { .. } => {
             io("pool", "run the statement again; a table whose server is gone is loaded again")
         }

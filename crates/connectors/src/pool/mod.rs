@@ -60,6 +60,7 @@ use crate::options::{OptionReader, refuse};
 use columns::StoredColumns;
 use commit_clock::CommitEvery;
 use costs::CostBook;
+pub use errors::SERVERS;
 use errors::refused;
 pub use index::is_index_of;
 use interrupt::Interrupt;

@@ -40,7 +40,9 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
             out.text(server);
             out.text(reason);
         }
-        PoolError::Unreachable { .. } | PoolError::Malformed { .. } => {
+        PoolError::Unreachable { .. }
+        | PoolError::WrongServers { .. }
+        | PoolError::Malformed { .. } => {
             out.u8(5);
             out.text(&error.to_string());
         }

@@ -214,15 +214,20 @@ impl Connected {
         if let Some(two) = ends.windows(2).find(|two| two[0].0.name == two[1].0.name) {
             let [(a, _), (b, _)] = two else { return Err(unexpected()) };
             let (name, a, b) = (&a.name, &a.address, &b.address);
-            let reason = format!("the servers at {a} and {b} are both called '{name}'");
-            return Err(PoolError::Refused { reason });
+            let reason = if two[0].0.incarnation == two[1].0.incarnation {
+                format!("{a} and {b} are one memory server, '{name}'")
+            } else {
+                format!("the memory servers at {a} and {b} are both called '{name}'")
+            };
+            return Err(PoolError::WrongServers { reason });
         }
         let mut incarnations = HashMap::new();
         for (remote, _) in &ends {
             if let Some(other) = incarnations.insert(remote.incarnation, &remote.name) {
                 let name = &remote.name;
-                let reason = format!("'{other}' and '{name}' drew one number: restart one");
-                return Err(PoolError::Refused { reason });
+                let reason =
+                    format!("memory servers '{other}' and '{name}' drew one number: restart one");
+                return Err(PoolError::WrongServers { reason });
             }
         }
         drop(incarnations);
@@ -231,7 +236,7 @@ impl Connected {
             if let Some(other) = identities.insert(remote.identity, &remote.name) {
                 let name = &remote.name;
                 let reason = format!("the directory of '{name}' is a copy of that of '{other}'");
-                return Err(PoolError::Refused { reason });
+                return Err(PoolError::WrongServers { reason });
             }
         }
         drop(identities);
@@ -301,7 +306,7 @@ impl Connected {
                 None => {
                     let reason =
                         format!("table '{table}' lies on '{server}', too: name all servers");
-                    return Err(PoolError::Refused { reason });
+                    return Err(PoolError::WrongServers { reason });
                 }
                 Some(_) if self.remotes[home].keeps => format!(
                     "it has another directory than when a part of table '{table}' was saved there: \

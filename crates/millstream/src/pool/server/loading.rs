@@ -75,7 +75,15 @@ impl Control {
                 self.defer(client, Waiting::Grant { load, extent, bytes });
                 self.ask_mover(client, Command::Export(client, extent, range));
             }
-            Err(error) => self.tell(client, Err(error)),
+            Err(error) => {
+                // A load that finds no room asks again, for less and for other strips.
+                let full = matches!(error, PoolError::Full { .. }).then_some((client, load));
+                if full.is_some() && self.full == full {
+                    return self.clients.tell(client, &ServerResponse::Failed(error));
+                }
+                self.full = full.or(self.full);
+                self.tell(client, Err(error));
+            }
         }
     }
 

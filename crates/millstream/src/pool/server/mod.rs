@@ -265,6 +265,8 @@ struct Control {
     /// Threads that connect.
     connecting: usize,
     refusals: u64,
+    /// The load that was refused last for want of room: it counts once, however often it asks.
+    full: Option<(ClientId, u64)>,
     /// Until then nobody is accepted: the system had no descriptor.
     accepts_from: Option<Instant>,
     /// Signalled for events and endpoints.
@@ -332,6 +334,7 @@ impl Control {
             connects,
             connecting: 0,
             refusals: 0,
+            full: None,
             accepts_from: None,
             wakes,
             started: Instant::now(),
