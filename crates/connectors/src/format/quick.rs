@@ -153,7 +153,8 @@ pub(super) fn double(text: &[u8], at: usize) -> Option<(f64, usize)> {
     if before == 0 || before + behind > EXACT_DIGITS_MAX || has_zeros || goes_on(text, end) {
         return None;
     }
-    let number = number as f64 / POWERS[behind];
+    // Less than 2⁶³: the processor takes it as a signed number.
+    let number = number as i64 as f64 / POWERS[behind];
     Some((if negative { -number } else { number }, end))
 }
 

@@ -466,10 +466,11 @@ pub(super) fn convert_from(
         }
     }
     if !field.is_nullable() && column.null_count() > 0 {
-        refused.extend((0..array.len()).filter(|row| array.is_null(*row)).map(|row| RefusedRow {
-            row,
-            reason: format!("column '{}': NULL, but it is NOT NULL", field.name()),
-        }));
+        refused.extend(
+            (0..array.len())
+                .filter(|row| array.is_null(*row))
+                .map(|row| RefusedRow { row, reason: not_null(field) }),
+        );
     }
     Ok(column)
 }
@@ -507,6 +508,11 @@ pub(super) fn clipped(text: &str) -> Cow<'_, str> {
 pub(crate) fn not_valid(field: &Field, value: &str) -> String {
     let value = clipped(value);
     format!("column '{}': '{value}' is not a valid {}", field.name(), sql_type(field.data_type()))
+}
+
+/// The reason for a NULL where none is allowed.
+pub(crate) fn not_null(field: &Field) -> String {
+    format!("column '{}': NULL, but it is NOT NULL", field.name())
 }
 
 /// A row as text, for a row that never was any.

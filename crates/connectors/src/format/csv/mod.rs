@@ -118,10 +118,10 @@ impl CsvDecoder {
         let mut refused = self.records.refused.clone();
         let rows = self.records.spans.len();
         let texts = Texts::of(&self.records);
+        let is_read = |index: usize| self.read.binary_search(&index).is_ok();
         // Any text is right in a column of text that may be null.
-        let is_passed = |index: usize, field: &Field| {
-            let is_free = field.is_nullable() && *field.data_type() == DataType::Utf8;
-            is_free && texts.are_whole() && self.read.binary_search(&index).is_err()
+        let is_passed = |field: &Field| {
+            field.is_nullable() && *field.data_type() == DataType::Utf8 && texts.are_whole()
         };
         let columns: Result<Vec<ArrayRef>, ArrowError> = declared
             .fields()
@@ -129,7 +129,12 @@ impl CsvDecoder {
             .enumerate()
             .zip(positions)
             .map(|((index, field), position)| match position {
-                Some(_) if is_passed(index, field) => Ok(new_null_array(field.data_type(), rows)),
+                Some(position)
+                    if !is_read(index)
+                        && (is_passed(field) || texts.check(*position, field, &mut refused)) =>
+                {
+                    Ok(new_null_array(field.data_type(), rows))
+                }
                 Some(position) => texts.column(*position, field, &mut refused),
                 None => Ok(new_null_array(field.data_type(), rows)),
             })

@@ -14,7 +14,7 @@ use arrow::error::ArrowError;
 use super::records::Records;
 use crate::format::fit::Number;
 use crate::format::quick::{self, TimeTicks};
-use crate::format::rows::{RefusedRow, convert, is_text, not_valid};
+use crate::format::rows::{RefusedRow, convert, is_text, not_null, not_valid};
 
 /// Bytes that are copied at once for a text, needed or not.
 const COPIED_BYTES: usize = 32;
@@ -52,11 +52,13 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// All bytes where a field stands, and its place among them.
-    #[inline(always)]
-    fn place(&self, row: usize, field: usize) -> (&[u8], Range<usize>) {
-        let (unquoted, place) = self.records.fields[row * self.records.width + field].place();
-        (self.bytes[usize::from(unquoted)], place)
+    /// The fields of a column: all bytes where each stands, and its place among them.
+    fn places(&self, field: usize) -> impl Iterator<Item = (&'a [u8], Range<usize>)> {
+        let (bytes, width) = (self.bytes, self.records.width.max(1));
+        self.records.fields.iter().skip(field).step_by(width).map(move |field| {
+            let (unquoted, place) = field.place();
+            (bytes[usize::from(unquoted)], place)
+        })
     }
 
     /// Whether no text stands for NULL but an empty one.
@@ -93,8 +95,7 @@ impl<'a> Texts<'a> {
         let (mut reader, rows) = (TimeTicks::of(of)?.reader(), self.records.spans.len());
         let (mut values, mut valid) = (Vec::with_capacity(rows), NullBufferBuilder::new(rows));
         let is_free = self.has_no_nulls();
-        for row in 0..rows {
-            let (bytes, place) = self.place(row, position);
+        for (row, (bytes, place)) in self.places(position).enumerate() {
             let quick = reader.read(bytes, place.start);
             if let Some((ticks, _)) = quick.filter(|(_, end)| is_free && *end == place.end) {
                 valid.append_non_null();
@@ -120,32 +121,75 @@ impl<'a> Texts<'a> {
         let rows = self.records.spans.len();
         let (mut values, mut valid) = (Vec::with_capacity(rows), NullBufferBuilder::new(rows));
         let is_free = self.has_no_nulls();
-        for row in 0..rows {
-            let (bytes, place) = self.place(row, position);
+        for (row, (bytes, place)) in self.places(position).enumerate() {
             let quick = T::quick(bytes, place.start);
             if let Some((value, _)) = quick.filter(|(_, end)| is_free && *end == place.end) {
                 valid.append_non_null();
                 values.push(value);
                 continue;
             }
-            let value = match self.get(row, position).map(str::trim_ascii) {
-                Some(text) if text.is_empty() || self.is_null(row, position, text) => None,
-                Some(text) => {
-                    let value = T::read(text);
-                    if value.is_none() {
-                        refused.push(RefusedRow { row, reason: not_valid(field, text) });
-                    }
-                    value
-                }
-                None => {
-                    refused.push(RefusedRow { row, reason: not_utf8(field) });
-                    None
-                }
-            };
+            let value = self.number::<T>((row, position), field, refused);
             valid.append(value.is_some());
             values.push(value.unwrap_or_default());
         }
         Arc::new(PrimitiveArray::<T>::new(values.into(), valid.finish()))
+    }
+
+    /// A number by the rule of all formats; `None` if it is NULL, or refused.
+    #[cold]
+    fn number<T: QuickNumber>(
+        &self,
+        (row, position): (usize, usize),
+        field: &Field,
+        refused: &mut Vec<RefusedRow>,
+    ) -> Option<T::Native> {
+        let Some(text) = self.get(row, position).map(str::trim_ascii) else {
+            refused.push(RefusedRow { row, reason: not_utf8(field) });
+            return None;
+        };
+        if text.is_empty() || self.is_null(row, position, text) {
+            return None;
+        }
+        let value = T::read(text);
+        if value.is_none() {
+            refused.push(RefusedRow { row, reason: not_valid(field, text) });
+        }
+        value
+    }
+
+    /// Refuses the rows whose fields are none of a column that nobody reads; `false` if that is not
+    /// known without the column.
+    pub(super) fn check(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<RefusedRow>,
+    ) -> bool {
+        match field.data_type() {
+            DataType::Int32 => self.check_numbers::<Int32Type>(position, field, refused),
+            DataType::Int64 => self.check_numbers::<Int64Type>(position, field, refused),
+            DataType::Float64 => self.check_numbers::<Float64Type>(position, field, refused),
+            _ => return false,
+        }
+        true
+    }
+
+    fn check_numbers<T: QuickNumber>(
+        &self,
+        position: usize,
+        field: &Field,
+        refused: &mut Vec<RefusedRow>,
+    ) {
+        let is_free = self.has_no_nulls();
+        for (row, (bytes, place)) in self.places(position).enumerate() {
+            // The number itself is not computed.
+            let end = T::quick(bytes, place.start).map(|(_, end)| end);
+            let is_right = (is_free && end == Some(place.end))
+                || self.number::<T>((row, position), field, refused).is_some();
+            if !is_right && !field.is_nullable() {
+                refused.push(RefusedRow { row, reason: not_null(field) });
+            }
+        }
     }
 
     /// Whether a text stands for NULL: not where it is quoted, as a writer does with such a value.
@@ -163,14 +207,13 @@ impl<'a> Texts<'a> {
         let mut offsets = Vec::with_capacity(rows + 1);
         let mut total = 0;
         offsets.push(0);
-        for row in 0..rows {
-            total += self.place(row, position).1.len();
+        for (_, place) in self.places(position) {
+            total += place.len();
             offsets.push(i32::try_from(total).ok()?);
         }
         let mut values = vec![0; total + COPIED_BYTES];
         let mut from = 0;
-        for row in 0..rows {
-            let (bytes, place) = self.place(row, position);
+        for (bytes, place) in self.places(position) {
             let (begin, behind) = (place.start, from + place.len());
             // What is copied too much is written over by the next.
             match bytes.get(begin..).and_then(|bytes| bytes.first_chunk::<COPIED_BYTES>()) {
