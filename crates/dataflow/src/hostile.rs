@@ -10,9 +10,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::Header;
-use state::{GroupBy, GroupColumns, StateOptions};
+use state::{GroupBy, GroupColumns, Partitioner, RowsByOwner, StateOptions};
 
-use crate::exchange::Deltas;
+use crate::exchange::{Delta, Deltas, part_of};
 use crate::job::worker_set::WorkerSet;
 use crate::rows::wire::{Decoder, Picks, RowsLayout};
 use crate::runtime::frame::payload::{Placeholder, decode_children, encode_children};
@@ -205,9 +205,11 @@ fn payload(picks: &Picks) -> Vec<u8> {
 }
 
 fn groups() -> Vec<u8> {
-    let deltas = deltas();
-    let mut packer = deltas.packer(1 << 16);
     let states: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(vec![5, 6, 7]))];
-    packer.add(10, GroupColumns { keys: columns(), states }).expect("groups");
-    packer.finish().expect("groups").remove(0).to_vec()
+    let groups = GroupColumns { keys: columns(), states };
+    let (mut delta, mut split) = (Delta::default(), RowsByOwner::default());
+    Partitioner::new(1).split(&groups, &mut split).expect("all groups are one leader's");
+    delta.add(10, &part_of(&groups).expect("groups"), &split, 0).expect("groups");
+    let chunk = delta.cut(1 << 16).expect("groups that travel").remove(0);
+    chunk.layout().expect("groups that travel").payload().to_vec()
 }

@@ -77,11 +77,8 @@ impl RowsByOwner {
     /// # Errors
     /// [`StateError::Arrow`] if a column cannot be built.
     pub fn select(&self, owner: u32, columns: &GroupColumns) -> Result<GroupColumns, StateError> {
-        if self.rows(owner) == columns.rows() {
-            return Ok(columns.clone());
-        }
-        let keys = self.select_each(owner, &columns.keys)?;
-        Ok(GroupColumns { keys, states: self.select_each(owner, &columns.states)? })
+        let keys = self.select_columns(owner, &columns.keys)?;
+        Ok(GroupColumns { keys, states: self.select_columns(owner, &columns.states)? })
     }
 
     /// The rows of `owner` of a batch whose keys were split.
@@ -94,14 +91,25 @@ impl RowsByOwner {
         if rows == batch.num_rows() {
             return Ok(batch.clone());
         }
-        let columns = self.select_each(owner, batch.columns())?;
+        let columns = self.select_columns(owner, batch.columns())?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
     }
 
-    /// The rows of `owner` of each column.
-    fn select_each(&self, owner: u32, columns: &[ArrayRef]) -> Result<Vec<ArrayRef>, StateError> {
+    /// The rows of `owner` of each column of those that were split; a column that is all of
+    /// `owner`'s is given as it is.
+    ///
+    /// # Errors
+    /// [`StateError::Arrow`] if a column cannot be built.
+    pub fn select_columns(
+        &self,
+        owner: u32,
+        columns: &[ArrayRef],
+    ) -> Result<Vec<ArrayRef>, StateError> {
         let (rows, runs) = (self.rows(owner), self.runs(owner));
+        if columns.iter().all(|column| column.len() == rows) {
+            return Ok(columns.to_vec());
+        }
         // Short runs are read row by row, long ones copied as they are.
         let few = rows / RUN_ROWS < runs.len();
         let one_by_one: Option<UInt32Array> = few.then(|| runs.iter().cloned().flatten().collect());

@@ -21,7 +21,6 @@ mod groups;
 mod rows;
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +31,6 @@ use state::epoch::{Ended, Helper, Presence, Progress, Tag, Verdict};
 use state::{GroupColumns, Partitioner};
 
 use self::content::{Chunk, Content, Cut, ReceivedChunk, Staged};
-use self::deltas::Deltas;
 use self::groups::MergedGroups;
 use self::rows::MergedRows;
 use super::acks::Acks;
@@ -75,9 +73,9 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    /// Groups travel as `deltas`, to the leaders that `partitioner` tells.
-    pub(crate) fn new(deltas: Rc<Deltas>, partitioner: Partitioner, place: &WorkerContext) -> Self {
-        let groups = MergedGroups::new(deltas, partitioner, place.settings.epoch);
+    /// Groups travel, to the leaders that `partitioner` tells.
+    pub(crate) fn new(partitioner: Partitioner, place: &WorkerContext) -> Self {
+        let groups = MergedGroups::new(partitioner, place.settings.epoch);
         Self::of(Content::Groups(groups), place)
     }
 
@@ -128,7 +126,7 @@ impl Merge {
         helper.acknowledge(epoch).map_err(|e| e.to_string())?;
         if helper.uncommitted() < before {
             let kept = helpers.iter().flat_map(Helper::chunks);
-            self.kept_bytes.set(kept.map(Chunk::size).sum());
+            self.kept_bytes.set(kept.map(Chunk::kept_bytes).sum());
             self.acknowledged.notify();
         }
         Ok(())
@@ -155,9 +153,9 @@ impl Merge {
         let mut delta_bytes = 0;
         for leader in member.net().peers() {
             let chunks = std::mem::take(&mut chunks[leader as usize]);
-            let bytes: usize = chunks.iter().map(Chunk::size).sum();
-            delta_bytes += bytes as u64;
-            self.kept_bytes.set(self.kept_bytes.get() + bytes);
+            delta_bytes += chunks.iter().map(Chunk::size).sum::<usize>() as u64;
+            let kept: usize = chunks.iter().map(Chunk::kept_bytes).sum();
+            self.kept_bytes.set(self.kept_bytes.get() + kept);
             let closed = self.helpers.borrow_mut()[leader as usize].close(progress, chunks);
             debug_assert!(closed.is_ok(), "may_close was awaited");
         }

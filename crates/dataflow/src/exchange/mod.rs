@@ -50,7 +50,7 @@ pub(crate) use self::forward::Forward;
 pub(crate) use self::gather::{GATHERER, Gather};
 pub(crate) use self::inputs::Inputs;
 pub(crate) use self::merge::Merge;
-pub(crate) use self::merge::deltas::Deltas;
+pub(crate) use self::merge::deltas::{Delta, DeltaChunk, Deltas, part_of};
 pub(crate) use self::partition::Partition;
 pub(crate) use self::port::Port;
 pub(crate) use self::rounds::{InstanceRounds, begin_next};

@@ -13,10 +13,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array, NullArray, PrimitiveArray, make_array,
-};
-use arrow::compute::{max, min};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, PrimitiveArray, make_array};
 use arrow::datatypes::{
     DataType, Field, Int64Type, Schema, SchemaRef, UInt8Type, UInt16Type, UInt32Type,
 };
@@ -25,25 +22,32 @@ use arrow::util::bit_iterator::BitIndexIterator;
 
 use crate::error::DataflowError;
 
-/// Bytes of a column's [`Base`] on the wire.
-const BASE_BYTES: usize = 9;
 /// The width of consecutive numbers: they have no bytes.
-const RUN: u8 = 16;
+pub(crate) const RUN: u8 = 16;
 /// The width of numbers that are told by bits, which follow the bases behind their length.
-const MARKS: u8 = 17;
+pub(crate) const MARKS: u8 = 17;
 /// Rows of a run at most: they have no bytes that would bound them.
-const RUN_ROWS_MAX: usize = 1 << 20;
+pub(crate) const RUN_ROWS_MAX: usize = 1 << 20;
 
 /// What a narrow column is the distance from, and how it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Base {
-    least: i64,
+pub(crate) struct NarrowBase {
+    pub(crate) least: i64,
     /// Bytes of a value: 1, 2 or 4; 0 for a column that stayed as it was; [`RUN`] or [`MARKS`].
-    width: u8,
+    pub(crate) width: u8,
 }
 
-impl Base {
-    const AS_IT_WAS: Self = Self { least: 0, width: 0 };
+impl NarrowBase {
+    /// Bytes of one on the wire.
+    pub(crate) const BYTES: usize = 9;
+
+    pub(crate) const AS_IT_WAS: Self = Self { least: 0, width: 0 };
+
+    /// Appends it.
+    pub(crate) fn put(self, head: &mut Vec<u8>) {
+        head.extend_from_slice(&self.least.to_le_bytes());
+        head.push(self.width);
+    }
 
     /// The type of a column of type `wide`.
     fn narrow(self, wide: &DataType) -> Option<DataType> {
@@ -59,90 +63,7 @@ impl Base {
     }
 }
 
-/// A batch whose columns are as narrow as they can be.
-#[derive(Debug, Clone)]
-pub(crate) struct Narrow {
-    pub(crate) columns: RecordBatch,
-    bases: Vec<Base>,
-    /// The values of the first column, if they ascend.
-    ascending: Option<Int64Array>,
-}
-
-impl Narrow {
-    /// Narrows the columns of `batch`.
-    ///
-    /// # Errors
-    /// Arrow's, for a column that cannot be built.
-    pub(crate) fn of(batch: &RecordBatch) -> Result<Self, DataflowError> {
-        let (mut columns, mut bases) = (Vec::new(), Vec::new());
-        for column in batch.columns() {
-            let (column, base) = narrow(column)?;
-            columns.push(column);
-            bases.push(base);
-        }
-        let schema = schema_of(columns.iter().map(|column| column.data_type().clone()));
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let columns = RecordBatch::try_new_with_options(schema, columns, &options)?;
-        let first = batch.columns().first();
-        let ascending = first.map(ascending).transpose()?.flatten();
-        Ok(Self { columns, bases, ascending })
-    }
-
-    /// So many rows from one on: what a receiver has to know beside the columns, and the columns.
-    ///
-    /// # Errors
-    /// Arrow's, for a batch that cannot be built.
-    pub(crate) fn part(
-        &self,
-        from: usize,
-        rows: usize,
-    ) -> Result<(Vec<u8>, RecordBatch), DataflowError> {
-        let part = self.columns.slice(from, rows);
-        let words = self.ascending.as_ref().map(|words| &words.values()[from..from + rows]);
-        let ends = words.and_then(|words| words.first().copied().zip(words.last().copied()));
-        let Some((least, most)) = ends else {
-            return Ok((self.head(self.bases.first().copied()), part));
-        };
-        // Ascending numbers are a run if there are as many as there are from the first to the last.
-        let span = most.wrapping_sub(least) as u64;
-        let width = match self.bases[0].width {
-            0 => 8,
-            width => u64::from(width),
-        };
-        let width = match span / 8 + 5 {
-            _ if span == rows as u64 - 1 && rows <= RUN_ROWS_MAX => RUN,
-            marks if marks < width * rows as u64 => MARKS,
-            _ => return Ok((self.head(self.bases.first().copied()), part)),
-        };
-        let mut head = self.head(Some(Base { least, width }));
-        if width == MARKS {
-            let mut marks = vec![0u8; (span / 8 + 1) as usize];
-            for word in words.into_iter().flatten() {
-                let at = word.wrapping_sub(least) as u64;
-                marks[(at / 8) as usize] |= 1 << (at % 8);
-            }
-            head.extend_from_slice(&(marks.len() as u32).to_le_bytes());
-            head.extend_from_slice(&marks);
-        }
-        let none: ArrayRef = Arc::new(NullArray::new(rows));
-        let columns: Vec<ArrayRef> =
-            std::iter::once(none).chain(part.columns()[1..].iter().cloned()).collect();
-        let schema = schema_of(columns.iter().map(|column| column.data_type().clone()));
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        Ok((head, RecordBatch::try_new_with_options(schema, columns, &options)?))
-    }
-
-    fn head(&self, first: Option<Base>) -> Vec<u8> {
-        let mut head = Vec::with_capacity(self.bases.len() * BASE_BYTES);
-        for base in first.iter().chain(self.bases.iter().skip(1)) {
-            head.extend_from_slice(&base.least.to_le_bytes());
-            head.push(base.width);
-        }
-        head
-    }
-}
-
-/// The other side of [`Narrow`]: knows the types as they were.
+/// Makes columns wide again: knows the types as they were.
 #[derive(Debug)]
 pub(crate) struct Widen {
     wide: SchemaRef,
@@ -158,14 +79,14 @@ impl Widen {
     pub(crate) fn head_bytes(&self, extra: &[u8]) -> Option<usize> {
         let bases = self.bases_bytes();
         let marks = match self.bases(extra)?.first() {
-            Some(Base { width: MARKS, .. }) => 4 + marks_of(extra.get(bases..)?)?.len(),
+            Some(NarrowBase { width: MARKS, .. }) => 4 + marks_of(extra.get(bases..)?)?.len(),
             _ => 0,
         };
         Some(bases + marks)
     }
 
     fn bases_bytes(&self) -> usize {
-        self.wide.fields().len() * BASE_BYTES
+        self.wide.fields().len() * NarrowBase::BYTES
     }
 
     /// The schema of the columns whose head this is; `None` for a head that cannot be.
@@ -188,20 +109,21 @@ impl Widen {
         let fields = self.wide.fields().iter();
         let marks = head.get(self.bases_bytes()..).and_then(marks_of);
         let columns = narrow.columns().iter().zip(fields).zip(bases);
-        let wide = |((column, field), base): ((&ArrayRef, &Arc<Field>), Base)| match base.width {
-            RUN => run(base.least, column.len(), field.data_type()),
-            MARKS => marked(base.least, marks, column.len(), field.data_type()),
-            _ => widen(column, base, field.data_type()),
-        };
+        let wide =
+            |((column, field), base): ((&ArrayRef, &Arc<Field>), NarrowBase)| match base.width {
+                RUN => run(base.least, column.len(), field.data_type()),
+                MARKS => marked(base.least, marks, column.len(), field.data_type()),
+                _ => widen(column, base, field.data_type()),
+            };
         let columns: Result<Vec<_>, _> = columns.map(wide).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(narrow.num_rows()));
         RecordBatch::try_new_with_options(self.wide.clone(), columns?, &options)
             .map_err(|e| e.to_string())
     }
 
-    fn bases(&self, head: &[u8]) -> Option<Vec<Base>> {
+    fn bases(&self, head: &[u8]) -> Option<Vec<NarrowBase>> {
         let head = head.get(..self.bases_bytes())?;
-        let base = |&[ref least @ .., width]: &[u8; BASE_BYTES]| Base {
+        let base = |&[ref least @ .., width]: &[u8; NarrowBase::BYTES]| NarrowBase {
             least: i64::from_le_bytes(*least),
             width,
         };
@@ -215,7 +137,7 @@ fn schema_of(types: impl Iterator<Item = DataType>) -> SchemaRef {
 }
 
 /// Whether values of a type are integers of 8 bytes.
-fn is_word(data_type: &DataType) -> bool {
+pub(crate) fn is_word(data_type: &DataType) -> bool {
     data_type.primitive_width() == Some(8) && !data_type.is_floating() && !is_interval(data_type)
 }
 
@@ -230,40 +152,34 @@ fn reinterpret(column: &ArrayRef, data_type: &DataType) -> Result<ArrayRef, Data
     Ok(make_array(data))
 }
 
-fn narrow(column: &ArrayRef) -> Result<(ArrayRef, Base), DataflowError> {
-    let as_it_was = || Ok((Arc::clone(column), Base::AS_IT_WAS));
-    if !is_word(column.data_type()) {
-        return as_it_was();
-    }
-    let words = reinterpret(column, &DataType::Int64)?;
-    let words: &Int64Array = words.as_primitive();
-    let (least, most) = (min(words).unwrap_or(0), max(words).unwrap_or(0));
-    let span = most.wrapping_sub(least) as u64;
-    let (narrow, width): (ArrayRef, u8) = match span {
-        0..=0xFF => (distances::<UInt8Type>(words, |word| word.wrapping_sub(least) as u8), 1),
-        0x100..=0xFFFF => {
-            (distances::<UInt16Type>(words, |word| word.wrapping_sub(least) as u16), 2)
-        }
-        0x1_0000..=0xFFFF_FFFF => {
-            (distances::<UInt32Type>(words, |word| word.wrapping_sub(least) as u32), 4)
-        }
-        _ => return as_it_was(),
-    };
-    Ok((narrow, Base { least, width }))
+/// The values of a column of words.
+///
+/// # Errors
+/// Arrow's, for a column of another type.
+pub(crate) fn as_words(column: &ArrayRef) -> Result<Int64Array, DataflowError> {
+    Ok(reinterpret(column, &DataType::Int64)?.as_primitive().clone())
 }
 
-fn distances<T: ArrowPrimitiveType>(words: &Int64Array, of: impl Fn(i64) -> T::Native) -> ArrayRef {
-    Arc::new(words.unary::<_, T>(of))
+/// The marks of ascending keys, as they are written.
+pub(crate) struct Marks<'a> {
+    least: i64,
+    bits: &'a mut [u8],
 }
 
-/// The values of a column of words, if none is missing and each is greater than the one before.
-fn ascending(column: &ArrayRef) -> Result<Option<Int64Array>, DataflowError> {
-    // Of unsigned ones those that are negative here are not in order, and stay as they are.
-    if !is_word(column.data_type()) || column.null_count() > 0 {
-        return Ok(None);
+impl<'a> Marks<'a> {
+    /// From the key `least` on, in so many bytes that are appended to `head` behind their number.
+    pub(crate) fn new(least: i64, bytes: usize, head: &'a mut Vec<u8>) -> Self {
+        head.extend_from_slice(&(bytes as u32).to_le_bytes());
+        let from = head.len();
+        head.resize(from + bytes, 0);
+        Self { least, bits: &mut head[from..] }
     }
-    let words: Int64Array = reinterpret(column, &DataType::Int64)?.as_primitive().clone();
-    Ok(words.values().is_sorted_by(|a, b| a < b).then_some(words))
+
+    /// Marks a key.
+    pub(crate) fn set(&mut self, key: i64) {
+        let at = key.wrapping_sub(self.least) as u64;
+        self.bits[(at / 8) as usize] |= 1 << (at % 8);
+    }
 }
 
 /// The bits behind the bases.
@@ -297,7 +213,7 @@ fn marked(
     reinterpret(&(Arc::new(words) as ArrayRef), wide).map_err(|e| e.to_string())
 }
 
-fn widen(column: &ArrayRef, base: Base, wide: &DataType) -> Result<ArrayRef, String> {
+fn widen(column: &ArrayRef, base: NarrowBase, wide: &DataType) -> Result<ArrayRef, String> {
     let least = base.least;
     let words: PrimitiveArray<Int64Type> = match (base.width, column.data_type()) {
         (0, _) => return Ok(Arc::clone(column)),
@@ -318,126 +234,31 @@ fn widen(column: &ArrayRef, base: Base, wide: &DataType) -> Result<ArrayRef, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{
-        Float64Array, IntervalDayTimeArray, StringArray, TimestampMillisecondArray, UInt64Array,
-    };
-    use arrow::datatypes::IntervalDayTime;
-    use proptest::prelude::*;
-
-    fn there_and_back(columns: Vec<ArrayRef>) -> (Narrow, RecordBatch) {
-        let named = columns.into_iter().enumerate().map(|(i, c)| (format!("{i}"), c, true));
-        let batch = RecordBatch::try_from_iter_with_nullable(named).unwrap();
-        let narrow = Narrow::of(&batch).unwrap();
-        let widen = Widen::new(batch.schema());
-        let (head, columns) = narrow.part(0, batch.num_rows()).unwrap();
-        assert_eq!(widen.head_bytes(&head), Some(head.len()));
-        assert_eq!(widen.schema(&head).unwrap(), columns.schema());
-        let back = widen.widen(&head, &columns).unwrap();
-        assert_eq!(back, batch);
-        (narrow, batch)
-    }
-
-    /// The width of the first column of rows, and the bytes of its values.
-    fn form(values: Vec<i64>) -> (u8, usize) {
-        let (narrow, batch) = there_and_back(vec![Arc::new(Int64Array::from(values))]);
-        let (head, columns) = narrow.part(0, batch.num_rows()).unwrap();
-        (
-            head[8],
-            head.len() - BASE_BYTES
-                + columns.column(0).to_data().buffers().iter().map(|b| b.len()).sum::<usize>(),
-        )
-    }
-
-    #[test]
-    fn keys_have_the_form_with_the_fewest_bytes() {
-        assert_eq!(form((-5..1_000).collect()), (RUN, 0));
-        assert_eq!(form(vec![i64::MAX]), (RUN, 0));
-        assert_eq!(form((0..1_000).map(|i| i * 2).collect()), (MARKS, 4 + 250));
-        assert_eq!(form((0..100_000).map(|i| i * 63).collect()).0, 4);
-        assert_eq!(form((0..100_000).map(|i| i * 8).collect()).0, MARKS);
-        assert_eq!(form((0..100).map(|i| 99 - i).collect()), (1, 100));
-        assert_eq!(form(vec![1, 1]), (1, 2));
-        assert_eq!(form(vec![i64::MIN, 0, i64::MAX]).0, 0);
-    }
-
-    proptest! {
-        /// Keys of any density, signed or not, come back, whole and in parts.
-        #[test]
-        fn ascending_keys_come_back(
-            steps in prop::collection::vec(prop_oneof![Just(1u64), 1u64..9, 1u64..1 << 40], 1..300),
-            first in any::<i64>(),
-            cut in 0usize..300,
-            unsigned in any::<bool>(),
-        ) {
-            let mut at = first;
-            let keys: Vec<i64> = steps.iter().map(|&step| {
-                at = at.wrapping_add(step as i64);
-                at
-            }).collect();
-            let column: ArrayRef = if unsigned {
-                let keys = keys.iter().map(|&key| key as u64);
-                Arc::new(UInt64Array::from_iter_values(keys))
-            } else {
-                Arc::new(Int64Array::from(keys.clone()))
-            };
-            let states: ArrayRef = Arc::new(Int64Array::from_iter_values(0..keys.len() as i64));
-            let (narrow, batch) = there_and_back(vec![column, states]);
-            let cut = cut.min(keys.len());
-            let widen = Widen::new(batch.schema());
-            for (from, rows) in [(0, cut), (cut, keys.len() - cut)] {
-                let (head, columns) = narrow.part(from, rows).unwrap();
-                prop_assert_eq!(widen.widen(&head, &columns).unwrap(), batch.slice(from, rows));
-            }
-        }
-    }
-
-    #[test]
-    fn columns_come_back_and_are_as_narrow_as_they_can_be() {
-        let column = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
-        let (narrow, _) = there_and_back(vec![
-            column(vec![Some(1_000_000), None, Some(1_000_255)]),
-            column(vec![Some(-1), Some(255), None]),
-            column(vec![Some(0), Some(1 << 32), Some((1 << 32) - 1)]),
-            column(vec![Some(i64::MIN), Some(i64::MAX), None]),
-            column(vec![Some(i64::MAX), Some(i64::MAX - 70_000), Some(i64::MAX)]),
-            column(vec![None, None, None]),
-            Arc::new(UInt64Array::from(vec![u64::MAX, u64::MAX - 1, u64::MAX])),
-            Arc::new(UInt64Array::from(vec![0, u64::MAX, 5])),
-            Arc::new(TimestampMillisecondArray::from(vec![Some(5), None, Some(300)])),
-            Arc::new(Float64Array::from(vec![1.0, 2.0, 3.0])),
-            Arc::new(StringArray::from(vec![Some("a"), None, Some("")])),
-            Arc::new(IntervalDayTimeArray::from(vec![IntervalDayTime::new(1, 2); 3])),
-        ]);
-        let widths: Vec<u8> = narrow.bases.iter().map(|base| base.width).collect();
-        assert_eq!(widths, [1, 2, 0, 0, 4, 1, 1, 1, 2, 0, 0, 0]);
-        there_and_back(vec![column(vec![])]);
-    }
-
-    #[test]
-    fn a_slice_is_narrowed_alone() {
-        let all: ArrayRef = Arc::new(Int64Array::from_iter_values([1 << 60, 7, 8, 9, -(1 << 60)]));
-        let (narrow, _) = there_and_back(vec![all.slice(1, 3)]);
-        assert_eq!(narrow.columns.column(0).as_primitive::<UInt8Type>().values(), &[0, 1, 2]);
-    }
+    use arrow::array::{Float64Array, NullArray, UInt8Array};
 
     #[test]
     fn heads_that_cannot_be_are_refused() {
-        let (narrow, batch) = there_and_back(vec![
-            Arc::new(Int64Array::from(vec![1, 2])),
+        let wide = Widen::new(schema_of([DataType::Int64, DataType::Float64].into_iter()));
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt8Array::from(vec![0, 1])),
             Arc::new(Float64Array::from(vec![1.0, 2.0])),
-        ]);
-        let widen = Widen::new(batch.schema());
-        let head = narrow.head(Some(narrow.bases[0]));
-        assert!(widen.schema(&head[..17]).is_none());
+        ];
+        let schema = schema_of(columns.iter().map(|column| column.data_type().clone()));
+        let narrow = RecordBatch::try_new(schema, columns).unwrap();
+        let mut head = vec![];
+        NarrowBase { least: 1, width: 1 }.put(&mut head);
+        NarrowBase::AS_IT_WAS.put(&mut head);
+        assert!(wide.widen(&head, &narrow).is_ok());
+        assert!(wide.schema(&head[..17]).is_none());
         let with = |at: usize, width: u8| {
             let mut head = head.clone();
             head[at] = width;
             head
         };
-        assert!(widen.schema(&with(8, 3)).is_none());
-        assert!(widen.schema(&with(17, 1)).is_none(), "a float is not narrow");
-        assert!(widen.widen(&with(8, 2), &narrow.columns).is_err());
-        assert!(widen.schema(&with(17, RUN)).is_none(), "only the first column is a run");
+        assert!(wide.schema(&with(8, 3)).is_none());
+        assert!(wide.schema(&with(17, 1)).is_none(), "a float is not narrow");
+        assert!(wide.widen(&with(8, 2), &narrow).is_err());
+        assert!(wide.schema(&with(17, RUN)).is_none(), "only the first column is a run");
         let marked = Widen::new(schema_of([DataType::Int64].into_iter()));
         let none = |rows| {
             let column: ArrayRef = Arc::new(NullArray::new(rows));

@@ -16,6 +16,7 @@
 mod bits;
 mod form;
 mod gather;
+mod groups;
 mod memory;
 #[cfg(test)]
 mod passes;
@@ -26,6 +27,7 @@ mod rows;
 mod tests;
 mod values;
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -33,6 +35,7 @@ use bytes::Bytes;
 
 use self::form::{PREFIX_BYTES, WORD_BYTES};
 use self::gather::{Column, Writer};
+pub(crate) use self::groups::{GroupPart, NarrowGroups};
 pub(crate) use self::memory::{bytes_of, bytes_of_array, compact, own_views};
 pub use self::memory::{detach, pieces};
 #[cfg(test)]
@@ -47,7 +50,7 @@ const PAYLOAD_BYTES_MAX: usize = i32::MAX as usize;
 /// Some rows of [`Picks`] as a payload that is to be written.
 pub(crate) struct RowsLayout<'a> {
     rows: usize,
-    extra: &'a [u8],
+    extra: Cow<'a, [u8]>,
     columns: Vec<Column<'a>>,
     /// Bytes before the first region.
     head: usize,
@@ -66,10 +69,20 @@ impl<'a> RowsLayout<'a> {
     ) -> Result<Self, DataflowError> {
         let column = |at: usize| Column::of(picks.column(at, &rows));
         let columns = (0..picks.columns()).map(column).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::with(columns, rows.len(), extra.len()).beside(Cow::Borrowed(extra)))
+    }
+
+    /// Of these columns, with an extra of so many bytes, which is missing yet.
+    fn with(columns: Vec<Column<'a>>, rows: usize, extra_bytes: usize) -> Self {
         let words: usize = columns.iter().map(Column::words).sum();
-        let head = PREFIX_BYTES + extra.len() + words * WORD_BYTES;
+        let head = PREFIX_BYTES + extra_bytes + words * WORD_BYTES;
         let bytes = columns.iter().fold(head, |at, column| column.end(at));
-        Ok(Self { rows: rows.len(), extra, columns, head, bytes })
+        Self { rows, extra: Cow::Borrowed(&[]), columns, head, bytes }
+    }
+
+    /// With the extra, which has as many bytes as were said.
+    pub(crate) fn beside(self, extra: Cow<'a, [u8]>) -> Self {
+        Self { extra, ..self }
     }
 
     /// How many rows there are.
@@ -93,7 +106,7 @@ impl<'a> RowsLayout<'a> {
         let (prefix, rest) = out[..self.head].split_at_mut(PREFIX_BYTES);
         prefix.fill_with(|| words.next().unwrap_or(0));
         let (extra, rest) = rest.split_at_mut(self.extra.len());
-        extra.copy_from_slice(self.extra);
+        extra.copy_from_slice(&self.extra);
         rest.fill_with(|| words.next().unwrap_or(0));
     }
 
@@ -131,10 +144,24 @@ impl Cutter {
         from: usize,
         room: usize,
     ) -> Result<RowsLayout<'a>, DataflowError> {
-        let left = picks.rows() - from;
+        let of = |rows| RowsLayout::of(picks, from..from + rows, &[]);
+        self.fit(picks.rows() - from, room, of)
+    }
+
+    /// The payload of as many of the `left` rows as fit `room` bytes; at least one, which may need
+    /// more.
+    ///
+    /// # Errors
+    /// Those of `layout`, or when a row is too large to travel.
+    pub(crate) fn fit<'a>(
+        &self,
+        left: usize,
+        room: usize,
+        layout: impl Fn(usize) -> Result<RowsLayout<'a>, DataflowError>,
+    ) -> Result<RowsLayout<'a>, DataflowError> {
         let mut rows = self.fitting.get().clamp(1, left.max(1)).min(left);
         loop {
-            let layout = RowsLayout::of(picks, from..from + rows, &[])?;
+            let layout = layout(rows)?;
             let scaled = (rows as u128 * room as u128 / layout.len() as u128) as usize;
             if layout.len() > room && rows > 1 {
                 rows = scaled.clamp(1, rows - 1);

@@ -434,8 +434,8 @@ impl Net {
         self.each().all(|(_, peer)| peer.gone.get() || peer.path.is_drained())
     }
 
-    /// Writes rows straight into a slot; a row that is larger than one goes in parts.
-    async fn send_layout(&self, to: u32, envelope: Envelope, layout: &RowsLayout<'_>) {
+    /// Writes rows or groups straight into a slot; a row that is larger than one goes in parts.
+    pub(crate) async fn send_layout(&self, to: u32, envelope: Envelope, layout: &RowsLayout<'_>) {
         if layout.len() <= self.payload_max(to) {
             return self.post(to, Class::Data, envelope, &Content::Rows(layout)).await;
         }

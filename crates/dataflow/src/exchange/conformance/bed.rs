@@ -278,7 +278,7 @@ impl Actor {
         metrics.count_operators(1);
         let net = Rc::new(Net::new(links, None, None, place, metrics));
         let deltas = case.groups.then(deltas);
-        let inputs = (case.inputs)(place, deltas.as_ref());
+        let inputs = (case.inputs)(place);
         let alone = inputs.is_local() || (case.gathers && place.worker != 0);
         let probe = Rc::new(Probe {
             instance: Instance::new(TAG, place, net, inputs, alone),

@@ -5,7 +5,6 @@ mod bed;
 mod passes;
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array};
@@ -18,8 +17,7 @@ use state::epoch::{Presence, Progress};
 
 use self::bed::{BASE, Bed, Seen, Shape, TAG, envelope, schema};
 use super::{
-    AnyExchange, Connected, Deltas, Forward, GATHERER, Gather, Inputs, Member, Merge, Port,
-    Shuffle, uppar,
+    AnyExchange, Connected, Forward, GATHERER, Gather, Inputs, Member, Merge, Port, Shuffle, uppar,
 };
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
@@ -35,7 +33,7 @@ use crate::runtime::place::WorkerContext;
 /// An exchange, and what is to come of it.
 struct Case {
     name: &'static str,
-    inputs: fn(&WorkerContext, Option<&Rc<Deltas>>) -> Inputs,
+    inputs: fn(&WorkerContext) -> Inputs,
     /// The workers that a number of a worker is for: the number, its worker, and how many workers
     /// there are.
     goes_to: fn(i64, u32, u32) -> Vec<u32>,
@@ -67,7 +65,7 @@ impl Case {
 
 const PLAIN: Case = Case {
     name: "forward",
-    inputs: |place, _| Inputs::of(vec![AnyExchange::Forward(Forward)], place),
+    inputs: |place| Inputs::of(vec![AnyExchange::Forward(Forward)], place),
     goes_to: |_, worker, _| vec![worker],
     takes: &[],
     tree: None,
@@ -79,7 +77,7 @@ const PLAIN: Case = Case {
 
 const BROADCAST: Case = Case {
     name: "broadcast along a tree",
-    inputs: |place, _| of_rows(place, Distribution::Broadcast, None, None),
+    inputs: |place| of_rows(place, Distribution::Broadcast, None, None),
     goes_to: |_, _, workers| (0..workers).collect(),
     takes: &[2, 6, 12, 13, 16, 17, 18, 19, 20, 21],
     tree: Some(TreeChoice::Fixed(TreeShape::Capped(1))),
@@ -88,7 +86,7 @@ const BROADCAST: Case = Case {
 
 const WAITING: Case = Case {
     name: "shuffle to rows that wait",
-    inputs: |place, _| {
+    inputs: |place| {
         let port = Port { waits: true, ..port_of(Distribution::Hash) };
         Inputs::of_rows(TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
     },
@@ -106,28 +104,28 @@ const EXCHANGES: [Case; 12] = [
     PLAIN,
     Case {
         name: "shuffle by key",
-        inputs: |place, _| of_rows(place, Distribution::Hash, None, None),
+        inputs: |place| of_rows(place, Distribution::Hash, None, None),
         goes_to: |number, _, workers| vec![leader(number, workers)],
         takes: &[1, 2, 5, 6],
         ..PLAIN
     },
     Case {
         name: "shuffle by a function",
-        inputs: |place, _| of_rows(place, Distribution::Hash, Some(Arc::new(ByNumber)), None),
+        inputs: |place| of_rows(place, Distribution::Hash, Some(Arc::new(ByNumber)), None),
         goes_to: |number, _, workers| vec![(number % i64::from(workers)) as u32],
         takes: &[1, 2, 5, 6],
         ..PLAIN
     },
     Case {
         name: "shuffle in turn",
-        inputs: |place, _| of_rows(place, Distribution::RoundRobin, None, None),
+        inputs: |place| of_rows(place, Distribution::RoundRobin, None, None),
         goes_to: |number, worker, workers| vec![(worker + (number % BASE) as u32) % workers],
         takes: &[1, 2, 5, 6],
         ..PLAIN
     },
     Case {
         name: "uppar",
-        inputs: |place, _| {
+        inputs: |place| {
             let partition = uppar(&[0], place.worker, place.workers);
             let shuffle = Shuffle::new(0, &schema(), partition, place, SHUFFLE);
             Inputs::of(vec![AnyExchange::Shuffle(Box::new(shuffle))], place)
@@ -140,9 +138,8 @@ const EXCHANGES: [Case; 12] = [
     },
     Case {
         name: "merge",
-        inputs: |place, deltas| {
-            let deltas = deltas.expect("it merges").clone();
-            let merge = Merge::new(deltas, Partitioner::new(place.workers), place);
+        inputs: |place| {
+            let merge = Merge::new(Partitioner::new(place.workers), place);
             Inputs::of(vec![AnyExchange::Merge(Box::new(merge))], place)
         },
         goes_to: |number, _, workers| vec![leader(number, workers)],
@@ -154,7 +151,7 @@ const EXCHANGES: [Case; 12] = [
     },
     Case {
         name: "merge of rows",
-        inputs: |place, _| {
+        inputs: |place| {
             Inputs::of_rows(TAG, vec![port_of(Distribution::Hash)], Exchange::Merge, place, SHUFFLE)
         },
         goes_to: |number, _, workers| vec![leader(number, workers)],
@@ -172,7 +169,7 @@ const EXCHANGES: [Case; 12] = [
     },
     Case {
         name: "broadcast to some",
-        inputs: |place, _| of_rows(place, Distribution::Hash, None, Some(Arc::new(ByNumber))),
+        inputs: |place| of_rows(place, Distribution::Hash, None, Some(Arc::new(ByNumber))),
         goes_to: |number, _, workers| some(number, workers),
         takes: &[2, 6, 13, 15, 16, 17, 18, 19, 20, 21],
         tree: None,
@@ -181,7 +178,7 @@ const EXCHANGES: [Case; 12] = [
     },
     Case {
         name: "gather",
-        inputs: |place, _| {
+        inputs: |place| {
             let gather = Gather::new(0, &schema(), place);
             Inputs::of(vec![AnyExchange::Gather(Box::new(gather))], place)
         },

@@ -8,7 +8,7 @@ use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 
 use super::bed::{BASE, Shape, TAG};
-use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, of_rows, port_of, ran};
+use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
 use crate::error::DataflowError;
 use crate::exchange::{Inputs, Port};
 use crate::job::{Distribution, Exchange, RowPartitioner};
@@ -49,7 +49,7 @@ fn copied(case: &Case, senders: usize) -> (RowCopies, usize) {
 fn a_shuffle_writes_rows_into_slots_and_copies_them_nowhere_else() {
     let case = Case {
         name: "shuffle to others",
-        inputs: |place, _| of_rows(place, Distribution::Hash, Some(Arc::new(ToOthers)), None),
+        inputs: |place| of_rows(place, Distribution::Hash, Some(Arc::new(ToOthers)), None),
         ..PLAIN
     };
     let (copied, bytes) = copied(&case, 3);
@@ -69,7 +69,7 @@ fn a_gather_writes_rows_into_slots_and_copies_them_nowhere_else() {
 fn a_merge_copies_rows_once_to_where_it_keeps_them_and_once_into_slots() {
     let case = Case {
         name: "merge of rows for others",
-        inputs: |place, _| {
+        inputs: |place| {
             let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(ToOthers));
             let port = Port { partitioner, ..port_of(Distribution::Hash) };
             Inputs::of_rows(TAG, vec![port], Exchange::Merge, place, SHUFFLE)
@@ -80,4 +80,20 @@ fn a_merge_copies_rows_once_to_where_it_keeps_them_and_once_into_slots() {
     let (copied, bytes) = copied(&case, 3);
     assert_eq!(copied.elsewhere, bytes);
     assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
+}
+
+#[test]
+fn groups_are_copied_once_narrow_to_where_they_are_kept_and_once_into_slots() {
+    let merge = EXCHANGES.iter().find(|case| case.groups).expect("there is one");
+    let shape = Shape { processes: 3, ..SHAPE };
+    let led_elsewhere = |worker: u32| {
+        let numbers = (0..shape.batches).flat_map(move |batch| shape.numbers(worker, batch));
+        numbers.filter(|&number| leader(number, shape.total()) != worker).count()
+    };
+    let groups: usize = (0..shape.total()).map(led_elsewhere).sum();
+    let (copied, _) = copied(merge, 3);
+    // A byte of the key, or two, and one of the count; as the operator gives them, sixteen.
+    let narrow = 2 * groups..=3 * groups;
+    assert!(narrow.contains(&copied.elsewhere), "{copied:?} of {groups} groups");
+    assert!(copied.into_slots >= copied.elsewhere, "{copied:?} of {groups} groups");
 }

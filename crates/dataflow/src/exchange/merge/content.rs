@@ -8,6 +8,7 @@ use state::GroupColumns;
 use state::epoch::Ended;
 
 use super::super::{Member, Outgoing};
+use super::deltas::DeltaChunk;
 use super::groups::MergedGroups;
 use super::rows::MergedRows;
 use crate::error::DataflowError;
@@ -32,8 +33,10 @@ pub(super) struct Chunk {
 /// What a chunk carries.
 #[derive(Debug, Clone)]
 pub(super) enum ChunkBody {
-    /// Encoded groups; rows for a worker of this process; or what has come.
+    /// Nothing, or rows for a worker of this process.
     Load(Load),
+    /// Groups, which lie where they are kept until they are written into a slot.
+    Groups(DeltaChunk),
     /// Rows for a worker of another process, which lie where they were kept until they are written
     /// into a slot.
     Picked(PickedRows),
@@ -51,14 +54,14 @@ pub(super) struct PickedRows {
 impl Default for Chunk {
     /// Nothing but the progress of its epoch.
     fn default() -> Self {
-        Self::encoded(Bytes::new())
+        Self::of(0, Load::Own(Bytes::new()))
     }
 }
 
 impl Chunk {
     /// Of the first input.
-    pub(super) fn encoded(payload: Bytes) -> Self {
-        Self::of(0, Load::Own(payload))
+    pub(super) fn of_groups(groups: DeltaChunk) -> Self {
+        Self { port: 0, body: ChunkBody::Groups(groups) }
     }
 
     /// Of an input.
@@ -74,7 +77,16 @@ impl Chunk {
     pub(super) fn size(&self) -> usize {
         match &self.body {
             ChunkBody::Load(load) => load.size(),
+            ChunkBody::Groups(groups) => groups.payload_bytes(),
             ChunkBody::Picked(picked) => picked.bytes,
+        }
+    }
+
+    /// Bytes that it takes while it is kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        match &self.body {
+            ChunkBody::Groups(groups) => groups.kept_bytes(),
+            _ => self.size(),
         }
     }
 }
@@ -130,6 +142,9 @@ impl Content {
         match &chunk.body {
             ChunkBody::Picked(PickedRows { picks, rows, .. }) => {
                 return member.net().send_picked(to, envelope, picks, rows.clone()).await;
+            }
+            ChunkBody::Groups(groups) => {
+                member.net().send_layout(to, envelope, &groups.layout()?).await;
             }
             ChunkBody::Load(load @ Load::Rows { .. }) => {
                 member.net().hand(to, envelope, || load.clone()).await;

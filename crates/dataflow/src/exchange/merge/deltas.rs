@@ -7,27 +7,25 @@
 //! └────────────────────────────────────────────────────────────────┘ └─────────────────────────┘
 //! ```
 //!
-//! A payload is what a helper keeps until it is acknowledged, and what a leader stages until the
-//! epoch is whole. Large slices are cut, small ones put together.
+//! A helper keeps groups until they are acknowledged, and writes them from there into slots. A
+//! payload is what a leader stages until the epoch is whole. Large slices are cut, small ones put
+//! together.
 
+use std::borrow::Cow;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
-use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use state::{GroupBy, GroupColumns};
+use state::{GroupBy, GroupColumns, RowsByOwner};
 
 use crate::error::DataflowError;
-use crate::rows::narrow::Narrow;
-use crate::rows::wire::{Decoder, Picks, RowsLayout, bytes_of};
+use crate::rows::wire::{Cutter, Decoder, GroupPart, NarrowGroups, RowsLayout};
 
 /// Bytes of a run: the slice's start and its groups.
 const RUN_BYTES: usize = 12;
-/// Groups of so many slots are gathered before they are narrowed, for they become several times
-/// narrower.
-const WIDE_SLOTS: usize = 4;
 
 /// How many groups of a slice follow one another: the slice's start, and the groups.
 type Run = (i64, u32);
@@ -35,8 +33,6 @@ type Run = (i64, u32);
 /// How the partial states of a grouping travel.
 pub(crate) struct Deltas {
     keys: usize,
-    /// Keys, then states.
-    schema: SchemaRef,
     decoder: Decoder,
 }
 
@@ -45,18 +41,12 @@ impl Deltas {
         let types = group_by.keys.iter().cloned().chain(group_by.state_types());
         let field = |(i, data_type): (usize, DataType)| Field::new(format!("{i}"), data_type, true);
         let schema = Arc::new(Schema::new(types.enumerate().map(field).collect::<Vec<_>>()));
-        Self::of(schema, group_by.keys.len())
+        Self::of(&schema, group_by.keys.len())
     }
 
-    fn of(schema: SchemaRef, keys: usize) -> Self {
-        let decoder = Decoder::new(&schema);
-        Self { keys, schema, decoder }
-    }
-
-    /// What packs the groups of a leader, for payloads of at most `room` bytes, or one group.
-    pub(crate) fn packer(&self, room: usize) -> Packer<'_> {
-        let (payloads, gathered, runs) = (vec![], vec![], vec![]);
-        Packer { deltas: self, payloads, room, gathered, gathered_bytes: 0, runs }
+    /// Of keys, then states.
+    fn of(schema: &SchemaRef, keys: usize) -> Self {
+        Self { keys, decoder: Decoder::new(schema) }
     }
 
     /// Reads a payload; its columns may lie in it.
@@ -69,119 +59,114 @@ impl Deltas {
     }
 }
 
-/// Packs the groups of one leader.
-pub(crate) struct Packer<'a> {
-    deltas: &'a Deltas,
-    payloads: Vec<Bytes>,
-    room: usize,
-    gathered: Vec<RecordBatch>,
-    gathered_bytes: usize,
-    runs: Vec<Run>,
+/// The groups of one leader, until it has acknowledged them.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    groups: NarrowGroups,
+    /// By run of groups of one slice the start of the slice, and the groups before them.
+    runs: Vec<(i64, usize)>,
 }
 
-impl Packer<'_> {
-    /// Adds groups of the slice that starts at `start`.
+/// Groups of a delta: the payload of one frame.
+#[derive(Debug, Clone)]
+pub(crate) struct DeltaChunk {
+    delta: Rc<Delta>,
+    groups: Range<usize>,
+    payload_bytes: usize,
+}
+
+impl Delta {
+    /// Adds a leader's groups of the slice that starts at `start`.
     ///
     /// # Errors
-    /// When a column's type cannot travel.
-    pub(crate) fn add(&mut self, start: i64, groups: GroupColumns) -> Result<(), DataflowError> {
-        let rows = groups.rows();
-        let columns: Vec<ArrayRef> = groups.keys.into_iter().chain(groups.states).collect();
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let schema = self.deltas.schema.clone();
-        let groups = RecordBatch::try_new_with_options(schema, columns, &options)?;
-        self.gathered_bytes += RUN_BYTES + bytes_of(&groups);
-        self.gathered.push(groups);
-        match self.runs.last_mut() {
-            Some((last, groups)) if *last == start => *groups += rows as u32,
-            _ => self.runs.push((start, rows as u32)),
-        }
-        if self.gathered_bytes >= WIDE_SLOTS * self.room { self.pack() } else { Ok(()) }
-    }
-
-    /// The payloads.
-    ///
-    /// # Errors
-    /// When a column's type cannot travel.
-    pub(crate) fn finish(mut self) -> Result<Vec<Bytes>, DataflowError> {
-        self.pack()?;
-        Ok(self.payloads)
-    }
-
-    fn pack(&mut self) -> Result<(), DataflowError> {
-        self.gathered_bytes = 0;
-        let gathered = std::mem::take(&mut self.gathered);
-        let runs = std::mem::take(&mut self.runs);
-        let whole = match &gathered[..] {
-            [] => return Ok(()),
-            [one] => one.clone(),
-            [first, ..] => concat_batches(&first.schema(), &gathered)?,
-        };
-        let narrow = Narrow::of(&whole)?;
-        let (head, columns) = narrow.part(0, whole.num_rows())?;
-        let beside = head.len() + runs.len() * RUN_BYTES;
-        let bytes = beside + RowsLayout::of(&Picks::of(columns), 0..whole.num_rows(), &[])?.len();
-        let mut fitting = rows_fitting(whole.num_rows(), self.room, bytes);
-        let (mut done, mut cutter) = (0, RunCutter { runs: &runs, begun: 0 });
-        while done < whole.num_rows() {
-            let rows = fitting.min(whole.num_rows() - done);
-            let before = cutter;
-            let (head, columns) = narrow.part(done, rows)?;
-            let extra = [&head[..], &encode_runs(&cutter.cut(rows as u32))].concat();
-            let picks = Picks::of(columns);
-            let layout = RowsLayout::of(&picks, 0..rows, &extra)?;
-            if layout.len() > self.room && rows > 1 {
-                fitting = rows_fitting(rows, self.room, layout.len()).min(rows - 1);
-                cutter = before;
-                continue;
-            }
-            self.payloads.push(layout.payload());
-            done += rows;
+    /// When a column cannot be built.
+    pub(crate) fn add(
+        &mut self,
+        start: i64,
+        part: &GroupPart,
+        split: &RowsByOwner,
+        leader: u32,
+    ) -> Result<(), DataflowError> {
+        let before = self.groups.rows();
+        self.groups.add(part, split, leader)?;
+        let goes_on = self.runs.last().is_some_and(|&(last, _)| last == start);
+        if self.groups.rows() > before && !goes_on {
+            self.runs.push((start, before));
         }
         Ok(())
     }
-}
 
-/// The number of rows that are likely to fit `room`, of `rows` rows of `bytes` together; at least
-/// one.
-fn rows_fitting(rows: usize, room: usize, bytes: usize) -> usize {
-    let fitting = rows as u128 * room as u128 / bytes.max(1) as u128;
-    rows.min(fitting as usize).max(1)
-}
-
-/// Gives out runs as payloads need them.
-#[derive(Clone, Copy)]
-struct RunCutter<'a> {
-    runs: &'a [Run],
-    /// Groups of the first run that were given out.
-    begun: u32,
-}
-
-impl RunCutter<'_> {
-    /// The runs of the next `groups` groups.
-    fn cut(&mut self, mut groups: u32) -> Vec<Run> {
-        let mut out = Vec::new();
-        while let (1.., Some(&(start, all))) = (groups, self.runs.first()) {
-            let taken = groups.min(all - self.begun);
-            out.push((start, taken));
-            groups -= taken;
-            self.begun += taken;
-            if self.begun == all {
-                (self.runs, self.begun) = (&self.runs[1..], 0);
-            }
+    /// The groups in chunks, whose payloads have at most `room` bytes, or one group.
+    ///
+    /// # Errors
+    /// When a column's type cannot travel, or a group is too large to.
+    pub(crate) fn cut(self, room: usize) -> Result<Vec<DeltaChunk>, DataflowError> {
+        let (delta, cutter) = (Rc::new(self), Cutter::default());
+        let (mut chunks, mut done) = (vec![], 0);
+        while done < delta.groups.rows() {
+            let of = |groups| delta.measured(&(done..done + groups));
+            let layout = cutter.fit(delta.groups.rows() - done, room, of)?;
+            let (groups, payload_bytes) = (done..done + layout.rows(), layout.len());
+            done = groups.end;
+            chunks.push(DeltaChunk { delta: delta.clone(), groups, payload_bytes });
         }
-        out
+        Ok(chunks)
+    }
+
+    /// The payload of some groups without the extra.
+    fn measured(&self, groups: &Range<usize>) -> Result<RowsLayout<'_>, DataflowError> {
+        let form = self.groups.form(groups);
+        let extra = form.head_bytes() + self.runs_of(groups).count() * RUN_BYTES;
+        self.groups.layout(groups, &form, extra)
+    }
+
+    /// Of some groups how many of a slice follow one another.
+    fn runs_of(&self, groups: &Range<usize>) -> impl Iterator<Item = Run> {
+        let (start, end) = (groups.start, groups.end);
+        let first = self.runs.partition_point(|&(_, before)| before <= start) - 1;
+        let ends = self.runs[first + 1..].iter().map(|&(_, before)| before);
+        let ends = ends.chain([self.groups.rows()]);
+        let within =
+            self.runs[first..].iter().zip(ends).take_while(move |((_, from), _)| *from < end);
+        within.map(move |(&(slice, from), to)| (slice, (to.min(end) - from.max(start)) as u32))
     }
 }
 
-fn encode_runs(runs: &[Run]) -> Vec<u8> {
-    let bytes = |&(start, groups): &Run| {
-        let mut bytes = [0; RUN_BYTES];
-        bytes[..8].copy_from_slice(&start.to_le_bytes());
-        bytes[8..].copy_from_slice(&groups.to_le_bytes());
-        bytes
-    };
-    runs.iter().flat_map(bytes).collect()
+impl DeltaChunk {
+    /// Bytes of the payload.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// Bytes that its groups take where they are kept.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let groups = &self.delta.groups;
+        groups.bytes() * self.groups.len() / groups.rows().max(1)
+    }
+
+    /// The payload, which is to be written.
+    ///
+    /// # Errors
+    /// When a column's type cannot travel.
+    pub(crate) fn layout(&self) -> Result<RowsLayout<'_>, DataflowError> {
+        let groups = &self.delta.groups;
+        let form = groups.form(&self.groups);
+        let mut extra = groups.head(&self.groups, &form);
+        for (start, groups) in self.delta.runs_of(&self.groups) {
+            extra.extend_from_slice(&start.to_le_bytes());
+            extra.extend_from_slice(&groups.to_le_bytes());
+        }
+        let layout = groups.layout(&self.groups, &form, extra.len())?;
+        Ok(layout.beside(Cow::Owned(extra)))
+    }
+}
+
+/// What is looked at once of groups of several leaders.
+///
+/// # Errors
+/// When a column cannot be read.
+pub(crate) fn part_of(groups: &GroupColumns) -> Result<GroupPart, DataflowError> {
+    GroupPart::of(groups.keys.iter().chain(&groups.states).cloned())
 }
 
 /// Groups that arrived.
@@ -228,7 +213,10 @@ impl Landed {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Int64Array, StringArray};
+    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use state::Partitioner;
+
+    use crate::rows::wire::take_copied;
 
     use super::*;
 
@@ -240,7 +228,7 @@ mod tests {
             field("1", DataType::Int64),
             field("2", DataType::Int64),
         ]);
-        Deltas::of(Arc::new(schema), 2)
+        Deltas::of(&Arc::new(schema), 2)
     }
 
     fn groups(first: i64, rows: i64, text: usize) -> GroupColumns {
@@ -252,14 +240,25 @@ mod tests {
         GroupColumns { keys: vec![text, Arc::new(keys)], states: vec![Arc::new(states)] }
     }
 
+    /// The payloads of groups of slices, all of them of one leader.
+    fn payloads(parts: &[(i64, GroupColumns)], room: usize) -> Vec<Bytes> {
+        let (mut delta, mut split) = (Delta::default(), RowsByOwner::default());
+        for (start, groups) in parts {
+            Partitioner::new(1).split(groups, &mut split).unwrap();
+            delta.add(*start, &part_of(groups).unwrap(), &split, 0).unwrap();
+        }
+        let chunks = delta.cut(room).unwrap();
+        let payload = |chunk: &DeltaChunk| {
+            let payload = chunk.layout().unwrap().payload();
+            assert_eq!(payload.len(), chunk.payload_bytes());
+            payload
+        };
+        chunks.iter().map(payload).collect()
+    }
+
     /// Packs groups of slices, reads them back, and gives the number of payloads.
     fn travel(parts: &[(i64, GroupColumns)], room: usize) -> usize {
-        let deltas = deltas();
-        let mut packer = deltas.packer(room);
-        for (start, columns) in parts {
-            packer.add(*start, columns.clone()).unwrap();
-        }
-        let payloads = packer.finish().unwrap();
+        let (deltas, payloads) = (deltas(), payloads(parts, room));
         let mut all: Vec<(i64, GroupColumns)> = vec![];
         for payload in &payloads {
             let landed = deltas.read(payload).unwrap();
@@ -294,16 +293,30 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_is_kept_narrow_and_a_payload_of_it_in_memory_counts_as_a_copy() {
+        let (mut delta, mut split) = (Delta::default(), RowsByOwner::default());
+        let keys = vec![Arc::new(Int64Array::from_iter_values((0..100).rev())) as ArrayRef];
+        let groups = GroupColumns { states: keys.clone(), keys };
+        Partitioner::new(1).split(&groups, &mut split).unwrap();
+        take_copied();
+        delta.add(0, &part_of(&groups).unwrap(), &split, 0).unwrap();
+        let chunk = delta.cut(4096).unwrap().remove(0);
+        let mut slot = vec![0; chunk.payload_bytes()];
+        chunk.layout().unwrap().write_to(&mut slot);
+        assert_eq!(take_copied().elsewhere, 200, "a byte of each of two words");
+        let payload = chunk.layout().unwrap().payload();
+        assert_eq!(payload, slot);
+        assert_eq!(take_copied().elsewhere, payload.len());
+    }
+
+    #[test]
     fn a_group_wider_than_a_slot_is_a_payload_of_its_own() {
         assert_eq!(travel(&[(10, groups(0, 3, 9000)), (20, groups(5, 1, 1))], 4096), 4);
     }
 
     #[test]
     fn numbers_travel_narrow() {
-        let deltas = deltas();
-        let mut packer = deltas.packer(1 << 20);
-        packer.add(0, groups(1 << 40, 10_000, 0)).unwrap();
-        let payloads = packer.finish().unwrap();
+        let payloads = payloads(&[(0, groups(1 << 40, 10_000, 0))], 1 << 20);
         let bytes: usize = payloads.iter().map(Bytes::len).sum();
         // 13 bytes of text and 4 of its offset, 2 of the key, 1 of the state and an eighth.
         assert!(bytes < 10_000 * 21, "{bytes}");
@@ -311,17 +324,13 @@ mod tests {
 
     #[test]
     fn dense_keys_travel_without_bytes_of_their_own() {
-        let field = |name: &str| Field::new(name, DataType::Int64, true);
-        let schema = Arc::new(Schema::new(vec![field("0"), field("1")]));
         let bytes = |step: i64| -> usize {
-            let deltas = Deltas::of(schema.clone(), 1);
-            let mut packer = deltas.packer(64 << 10);
             let keys: ArrayRef =
                 Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i * step)));
             let states: ArrayRef =
                 Arc::new(Int64Array::from_iter_values((0..400_000).map(|i| i % 9)));
-            packer.add(0, GroupColumns { keys: vec![keys], states: vec![states] }).unwrap();
-            packer.finish().unwrap().iter().map(Bytes::len).sum()
+            let groups = GroupColumns { keys: vec![keys], states: vec![states] };
+            payloads(&[(0, groups)], 64 << 10).iter().map(Bytes::len).sum()
         };
         // A byte of state, and of the key none, a bit for each place, and four bytes.
         assert!(bytes(1) < 410_000, "{}", bytes(1));
@@ -332,9 +341,7 @@ mod tests {
     #[test]
     fn damaged_runs_are_refused() {
         let deltas = deltas();
-        let mut packer = deltas.packer(4096);
-        packer.add(7, groups(0, 3, 1)).unwrap();
-        let payload = packer.finish().unwrap().remove(0);
+        let payload = payloads(&[(7, groups(0, 3, 1))], 4096).remove(0);
         let at = payload
             .windows(12)
             .position(|w| w == [&7i64.to_le_bytes()[..], &[3, 0, 0, 0]].concat());

@@ -1,27 +1,25 @@
 //! Groups of others: the operator's state has them until an epoch ends.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 
 use state::epoch::{Ended, EpochLength, LengthBounds};
 use state::{GroupColumns, Partitioner, RowsByOwner};
 
 use super::super::{Arrival, Member, Outgoing};
 use super::content::{Chunk, Cut};
-use super::deltas::{Deltas, Packer};
+use super::deltas::{Delta, part_of};
 use crate::error::DataflowError;
 
 /// How groups of others leave the state of an operator.
 pub(super) struct MergedGroups {
     partitioner: RefCell<Partitioner>,
-    deltas: Rc<Deltas>,
     length: RefCell<EpochLength>,
 }
 
 impl MergedGroups {
-    pub(super) fn new(deltas: Rc<Deltas>, partitioner: Partitioner, epoch: LengthBounds) -> Self {
+    pub(super) fn new(partitioner: Partitioner, epoch: LengthBounds) -> Self {
         let length = RefCell::new(EpochLength::new(epoch));
-        Self { partitioner: RefCell::new(partitioner), deltas, length }
+        Self { partitioner: RefCell::new(partitioner), length }
     }
 
     /// The operator folds all rows.
@@ -39,25 +37,24 @@ impl MergedGroups {
     }
 
     pub(super) fn cut(&self, member: &impl Member) -> Result<Cut, DataflowError> {
-        let packer = |leader: u32| {
-            let own = leader == member.worker();
-            let room = if own { 0 } else { member.net().payload_max(leader) };
-            self.deltas.packer(room)
-        };
-        let mut packers: Vec<_> = (0..member.net().size() as u32).map(packer).collect();
+        let mut deltas: Vec<Delta> = vec![];
+        deltas.resize_with(member.net().size(), Delta::default);
         let mut partitioner = self.partitioner.borrow_mut();
         let mut given = 0;
         let stayed = member.take_remote_groups(&mut partitioner, &mut |start, split, groups| {
-            for leader in member.net().peers().filter(|&leader| split.rows(leader) > 0) {
+            let part = part_of(groups)?;
+            for leader in member.net().peers() {
                 given += split.rows(leader) as u64;
-                packers[leader as usize].add(start, split.select(leader, groups)?)?;
+                deltas[leader as usize].add(start, &part, split, leader)?;
             }
             Ok(())
         })?;
-        let chunks = |packer: Packer<'_>| -> Result<Vec<Chunk>, DataflowError> {
-            Ok(packer.finish()?.into_iter().map(Chunk::encoded).collect())
-        };
-        let chunks = packers.into_iter().map(chunks).collect::<Result<_, _>>()?;
+        let mut chunks: Vec<Vec<Chunk>> = vec![vec![]; deltas.len()];
+        for leader in member.net().peers() {
+            let delta = std::mem::take(&mut deltas[leader as usize]);
+            let cut = delta.cut(member.net().payload_max(leader))?;
+            chunks[leader as usize] = cut.into_iter().map(Chunk::of_groups).collect();
+        }
         Ok(Cut { chunks, given, stayed: stayed as u64 })
     }
 

@@ -14,13 +14,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use state::{Frequent, GroupBy, KeyMode, Partitioner, RowsByOwner, Slices, StateOptions};
 
 use super::Grouping;
 use super::fold::Folder;
 use crate::error::DataflowError;
-use crate::exchange::{Deltas, Member};
+use crate::exchange::{Delta, DeltaChunk, Member, part_of};
 use crate::job::{Aggregation, Exchange, FrequentKeys};
 use crate::operators::downstream::Downstream;
 use crate::runtime::frame::Frame;
@@ -51,7 +50,6 @@ pub(super) struct HeavyHitters {
     delivered: Cell<(u64, u64)>,
     /// Tells leaders as the shuffle does.
     partitioner: RefCell<Partitioner>,
-    deltas: Deltas,
 }
 
 impl HeavyHitters {
@@ -85,7 +83,6 @@ impl HeavyHitters {
             rows: Cell::new(0),
             delivered: Cell::new((0, 0)),
             partitioner: RefCell::new(Partitioner::new(place.workers)),
-            deltas: Deltas::new(&group_by),
             slices: RefCell::new(Slices::new(&group_by)),
             group_by,
         })
@@ -135,14 +132,14 @@ impl HeavyHitters {
         if rows == 0 {
             return Ok(());
         }
-        let (groups, payloads) = self.pack(grouping)?;
+        let (groups, chunks) = self.take_groups(grouping)?;
         self.judge(rows, groups);
         let tag = grouping.instance.tag;
         let envelope = grouping.envelope(0, Frame::Groups);
         let mut bytes = 0;
-        for (leader, payload) in payloads {
-            bytes += payload.len() as u64;
-            grouping.instance.net.send_payload(leader, envelope, &payload).await;
+        for (leader, chunk) in chunks {
+            bytes += chunk.payload_bytes() as u64;
+            grouping.instance.net.send_layout(leader, envelope, &chunk.layout()?).await;
         }
         grouping.metrics.count_groups_sent(tag, groups, bytes);
         grouping.publish_bytes()
@@ -161,38 +158,37 @@ impl HeavyHitters {
         }
     }
 
-    /// Takes out all groups: how many they are, and payloads with their leaders.
-    fn pack(
+    /// Takes out all groups: how many they are, and chunks of them with their leaders.
+    fn take_groups(
         &self,
         grouping: &Grouping<impl Downstream>,
-    ) -> Result<(u64, Vec<(u32, Bytes)>), DataflowError> {
+    ) -> Result<(u64, Vec<(u32, DeltaChunk)>), DataflowError> {
         let mut slices = self.slices.borrow_mut();
         let mut partitioner = self.partitioner.borrow_mut();
-        let packer =
-            |leader| (leader, self.deltas.packer(grouping.instance.net.payload_max(leader)));
-        let mut packers: Vec<_> = grouping.instance.net.peers().map(packer).collect();
+        let net = &grouping.instance.net;
+        let mut deltas: Vec<_> = net.peers().map(|leader| (leader, Delta::default())).collect();
         let (mut split, mut groups) = (RowsByOwner::default(), 0);
         while let Some(start) = slices.first() {
             while let Some(part) = slices.take_delta(start)? {
                 partitioner.split(&part, &mut split)?;
                 assert_eq!(split.rows(grouping.instance.worker), 0, "the own are not set apart");
                 groups += part.rows() as u64;
-                for (leader, packer) in &mut packers {
-                    if split.rows(*leader) > 0 {
-                        packer.add(start, split.select(*leader, &part)?)?;
-                    }
+                let part = part_of(&part)?;
+                for (leader, delta) in &mut deltas {
+                    delta.add(start, &part, &split, *leader)?;
                 }
             }
         }
-        let mut payloads = vec![];
+        let mut chunks = vec![];
         // Memory of emptied slices is for the next ones, but not that of many.
         if slices.bytes() > bytes_max(grouping.accounting.share(grouping.instance.tag)) / 2 {
             *slices = Slices::new(&self.group_by);
         }
-        for (leader, packer) in packers {
-            payloads.extend(packer.finish()?.into_iter().map(|payload| (leader, payload)));
+        for (leader, delta) in deltas {
+            let cut = delta.cut(net.payload_max(leader))?;
+            chunks.extend(cut.into_iter().map(|chunk| (leader, chunk)));
         }
-        Ok((groups, payloads))
+        Ok((groups, chunks))
     }
 }
 

@@ -121,11 +121,10 @@ impl<D: Downstream> Grouping<D> {
         let merges = !alone && spec.exchange == Exchange::Merge;
         let front = if alone { None } else { HeavyHitters::of(spec, place, shuffle.frequent_keys) };
         let deltas = (merges || front.is_some()).then(|| Rc::new(Deltas::new(&spec.group_by)));
-        let inputs = match &deltas {
-            _ if alone => Inputs::local(1, place),
-            Some(deltas) if merges => {
-                let partitioner = Partitioner::in_blocks(place.stateful());
-                let merge = Merge::new(deltas.clone(), partitioner, place);
+        let inputs = match () {
+            () if alone => Inputs::local(1, place),
+            () if merges => {
+                let merge = Merge::new(Partitioner::in_blocks(place.stateful()), place);
                 Inputs::of(vec![AnyExchange::Merge(Box::new(merge))], place)
             }
             _ => {

@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, UnionMode};
 use super::bits::BitWriter;
 use super::form::{HAS_VALIDITY, LARGE_OFFSET_BYTES, OFFSET_BYTES, cannot_travel, region_at};
 use super::rows::{Part, Rows};
-use super::values::{Texts, copy_fixed, fixed};
+use super::values::{Texts, copy_fixed, copy_words, fixed};
 use crate::error::DataflowError;
 
 /// Rows of several arrays of one type, as a column.
@@ -33,6 +33,11 @@ enum Content<'a> {
     Bits,
     /// Values of this number of bytes each.
     Fixed(usize),
+    /// Numbers of `width` bytes each: those of a part and its shift.
+    Words {
+        shifts: Vec<u64>,
+        width: usize,
+    },
     /// Offsets of this number of bytes each, and bytes.
     Texts {
         offset: usize,
@@ -70,6 +75,19 @@ impl<'a> Column<'a> {
         Ok(Self { parts, rows, has_validity, content })
     }
 
+    /// Of rows that have no bytes.
+    pub(super) fn without_values(rows: usize) -> Self {
+        Self { parts: vec![], rows, has_validity: false, content: Content::Nothing }
+    }
+
+    /// Of numbers of `width` bytes at most, as numbers of `width` bytes: to those of a part its
+    /// shift is added.
+    pub(super) fn of_words(parts: Vec<Part<'a>>, shifts: Vec<u64>, width: usize) -> Self {
+        let rows = parts.iter().map(|part| part.rows.len()).sum();
+        let has_validity = parts.iter().any(Part::has_nulls);
+        Self { parts, rows, has_validity, content: Content::Words { shifts, width } }
+    }
+
     /// Where the column ends that begins behind `at`.
     pub(super) fn end(&self, at: usize) -> usize {
         let behind = |at: usize, bytes: usize| region_at(at) + bytes;
@@ -78,7 +96,7 @@ impl<'a> Column<'a> {
         match &self.content {
             Content::Nothing => at,
             Content::Bits => behind(at, bits),
-            Content::Fixed(width) => behind(at, self.rows * width),
+            Content::Fixed(width) | Content::Words { width, .. } => behind(at, self.rows * width),
             Content::Texts { offset, bytes } => {
                 behind(behind(at, (self.rows + 1) * offset), *bytes)
             }
@@ -95,7 +113,7 @@ impl<'a> Column<'a> {
     /// Words of the column, and of the columns within it.
     pub(super) fn words(&self) -> usize {
         match &self.content {
-            Content::Nothing | Content::Bits | Content::Fixed(_) => 1,
+            Content::Nothing | Content::Bits | Content::Fixed(_) | Content::Words { .. } => 1,
             Content::Texts { .. } => 2,
             Content::Lists { elements, .. } => 2 + elements.words(),
             Content::Columns(columns) | Content::Union { columns, .. } => {
@@ -122,6 +140,14 @@ impl<'a> Column<'a> {
                 for part in &self.parts {
                     let (of_part, rest) = out.split_at_mut(part.rows.len() * width);
                     copy_fixed(fixed(part.array), *width, &part.rows, of_part);
+                    out = rest;
+                }
+            }
+            Content::Words { shifts, width } => {
+                let mut out = to.region(self.rows * width);
+                for (part, shift) in self.parts.iter().zip(shifts) {
+                    let (of_part, rest) = out.split_at_mut(part.rows.len() * width);
+                    copy_words(part.array, *shift, &part.rows, *width, of_part);
                     out = rest;
                 }
             }

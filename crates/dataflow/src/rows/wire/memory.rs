@@ -96,7 +96,7 @@ pub(crate) fn own_views(batch: RecordBatch) -> RecordBatch {
 }
 
 /// The copy of a view array with what it points at.
-fn own_view(array: &ArrayRef) -> Option<ArrayRef> {
+pub(super) fn own_view(array: &ArrayRef) -> Option<ArrayRef> {
     match array.data_type() {
         DataType::Utf8View => Some(Arc::new(array.as_string_view().gc())),
         DataType::BinaryView => Some(Arc::new(array.as_binary_view().gc())),

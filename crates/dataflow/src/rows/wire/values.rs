@@ -1,5 +1,7 @@
 //! Where the values of an array lie, and how they are copied one behind the other.
 
+use std::ops::Range;
+
 use arrow::array::types::ByteViewType;
 use arrow::array::{Array, AsArray, ByteView, GenericByteViewArray, OffsetSizeTrait};
 use arrow::array::{downcast_primitive_array, types::ByteArrayType};
@@ -9,6 +11,9 @@ use arrow::datatypes::{
 };
 
 use super::rows::{ABSENT, Rows};
+
+/// Bytes of a word.
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// Bytes that are copied at once of a short text.
 const STRIDE: usize = 16;
@@ -57,6 +62,62 @@ fn scatter<const WIDTH: usize>(values: &[u8], numbers: &[u32], out: &mut [u8]) {
         // An absent row is behind all others.
         *out = values.get(row as usize).copied().unwrap_or([0; WIDTH]);
     }
+}
+
+/// Copies numbers of an array as numbers of `width` bytes, which are no fewer, and adds `shift` to
+/// each. The sum wraps, also that of a number that is none.
+pub(super) fn copy_words(
+    array: &dyn Array,
+    shift: u64,
+    rows: &Rows<'_>,
+    width: usize,
+    out: &mut [u8],
+) {
+    let (values, from) = (fixed(array), array.data_type().primitive_width().unwrap_or(0));
+    if from == width && shift == 0 {
+        return copy_fixed(values, width, rows, out);
+    }
+    match (from, width) {
+        (1, 1) => shifted::<1, 1>(values, shift, rows, out),
+        (1, 2) => shifted::<1, 2>(values, shift, rows, out),
+        (1, 4) => shifted::<1, 4>(values, shift, rows, out),
+        (1, _) => shifted::<1, 8>(values, shift, rows, out),
+        (2, 2) => shifted::<2, 2>(values, shift, rows, out),
+        (2, 4) => shifted::<2, 4>(values, shift, rows, out),
+        (2, _) => shifted::<2, 8>(values, shift, rows, out),
+        (4, 4) => shifted::<4, 4>(values, shift, rows, out),
+        (4, _) => shifted::<4, 8>(values, shift, rows, out),
+        (_, _) => shifted::<8, 8>(values, shift, rows, out),
+    }
+}
+
+fn shifted<const FROM: usize, const TO: usize>(
+    values: &[u8],
+    shift: u64,
+    rows: &Rows<'_>,
+    out: &mut [u8],
+) {
+    let (values, out) = (values.as_chunks::<FROM>().0, out.as_chunks_mut::<TO>().0);
+    let put = |out: &mut [u8; TO], value: &[u8; FROM]| {
+        let mut word = [0; WORD_BYTES];
+        word[..FROM].copy_from_slice(value);
+        let word = u64::from_le_bytes(word).wrapping_add(shift).to_le_bytes();
+        out.copy_from_slice(&word[..TO]);
+    };
+    match rows {
+        Rows::Range(range) => {
+            out.iter_mut().zip(&values[range.clone()]).for_each(|(out, value)| put(out, value));
+        }
+        Rows::Numbers(_) => {
+            let rows = rows.iter().map(|row| row.and_then(|row| values.get(row)));
+            out.iter_mut().zip(rows).for_each(|(out, value)| put(out, value.unwrap_or(&[0; FROM])));
+        }
+    }
+}
+
+/// The words of some rows of an array of them.
+pub(super) fn words(array: &dyn Array, rows: Range<usize>) -> impl Iterator<Item = i64> {
+    fixed(array).as_chunks().0[rows].iter().map(|word| i64::from_le_bytes(*word))
 }
 
 /// Texts or bytes of an array.
