@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use millstream::FabricKind;
@@ -34,6 +34,8 @@ enum Cut {
 struct Between {
     address: SocketAddr,
     token: std::path::PathBuf,
+    /// How many pieces of manifests were asked for.
+    manifests: Arc<AtomicUsize>,
 }
 
 impl Between {
@@ -43,15 +45,18 @@ impl Between {
         let of_server = token_file(server);
         let token = of_server.with_file_name(format!("service-{address}.token"));
         std::fs::copy(of_server, &token).unwrap();
+        let manifests = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&manifests);
         std::thread::spawn(move || {
             let mut cut = Some(cut);
             while let Ok((client, _)) = listener.accept() {
                 let cut = cut.take();
                 let server = TcpStream::connect(server).unwrap();
-                std::thread::spawn(move || pass(client, server, cut));
+                let counted = Arc::clone(&counted);
+                std::thread::spawn(move || pass(client, server, cut, &counted));
             }
         });
-        Self { address, token }
+        Self { address, token, manifests }
     }
 }
 
@@ -62,7 +67,7 @@ impl Drop for Between {
 }
 
 /// Passes messages until one side ends, or it is the time to cut.
-fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
+fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>, manifests: &AtomicUsize) {
     let silent = Arc::new(AtomicBool::new(false));
     let (mut answers, mut received) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     let is_silent = Arc::clone(&silent);
@@ -103,6 +108,9 @@ fn pass(mut client: TcpStream, server: TcpStream, cut: Option<Cut>) {
                 Some(Cut::Promise(_) | Cut::Works(_)) | None => {}
             }
         }
+        if matches!(request, ClientRequest::Manifest { .. }) {
+            manifests.fetch_add(1, Ordering::SeqCst);
+        }
         dropping.store(matches!(request, ClientRequest::Drop { .. }), Ordering::SeqCst);
         server.write_all(&request.encode()).unwrap();
     }
@@ -133,6 +141,29 @@ fn a_client_takes_no_more_of_a_manifest_than_was_promised_or_may_be() {
         assert_eq!(refused, PoolError::Malformed { what }, "{promise} bytes");
     }
     assert_eq!(sums(&loader, "t").unwrap(), (1, 1000, 499_500));
+}
+
+#[test]
+fn a_version_that_is_pinned_again_is_not_sent_again() {
+    let server = serve(None);
+    let loader = client(server.address(), FabricKind::Tcp);
+    load(&loader, "t", LoadMode::Create, 0..1000).unwrap();
+    let between = Between::new(server.address(), Cut::Works(0));
+    let reader = client(between.address, FabricKind::Tcp);
+    let asked = || between.manifests.load(Ordering::SeqCst);
+    for _ in 0..3 {
+        assert_eq!(sums(&reader, "t").unwrap(), (1, 1000, 499_500));
+        awaited("it has let go", || loader.stat().unwrap()[0].leases == 0);
+    }
+    assert_eq!(asked(), 1);
+    load(&loader, "t", LoadMode::Overwrite, 0..10).unwrap();
+    assert_eq!(sums(&reader, "t").unwrap(), (2, 10, 45));
+    // A table that is made again has no version that another one had.
+    millstream::pool::PoolAccess::drop_table(&loader, "t").unwrap();
+    load(&loader, "t", LoadMode::Create, 0..20).unwrap();
+    let (version, rows, sum) = sums(&reader, "t").unwrap();
+    assert_eq!((rows, sum), (20, 190), "version {version}");
+    assert_eq!(asked(), 3);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! blocks are spread over all servers of the pool.
 
 mod load;
+mod manifests;
 mod placement;
 mod reader;
 mod remote;
@@ -36,6 +37,7 @@ use pool::wire::{
 use super::random;
 use crate::FabricKind;
 use load::LoadHandle;
+use manifests::ManifestCache;
 use placement::StripPlacement;
 use reader::Version;
 pub(super) use remote::ControlLink;
@@ -93,6 +95,7 @@ struct Connected {
     worker: Worker,
     /// Versions that are pinned, by server, table and number.
     versions: Mutex<HashMap<(usize, String, u64), Weak<Version>>>,
+    manifests: ManifestCache,
     /// The newest versions that a statement has pinned, by table and statement.
     newest: Mutex<HashMap<(String, u32), Weak<Version>>>,
 }
@@ -247,7 +250,9 @@ impl Connected {
         })?;
         relocate(&remotes)?;
         let options = options.clone();
-        Ok(Self { options, remotes, worker, versions: Mutex::default(), newest: Mutex::default() })
+        let (versions, newest) = (Mutex::default(), Mutex::default());
+        let manifests = ManifestCache::default();
+        Ok(Self { options, remotes, worker, versions, manifests, newest })
     }
 
     /// The server of a table: the same on all nodes.
@@ -336,14 +341,16 @@ impl Connected {
         self.worker.map(at, keys)
     }
 
-    /// The version that a lease holds, with the places of its extents.
-    fn version(
-        self: &Arc<Self>,
-        at: usize,
+    /// The manifest of the version that a lease holds, by its table and its server.
+    fn manifest(
+        &self,
+        key: &(usize, String, u64),
         lease: u64,
         manifest_bytes: u64,
-    ) -> Result<Version, PoolError> {
-        let remote = &self.remotes[at];
+    ) -> Result<Arc<Manifest>, PoolError> {
+        if let Some(known) = self.manifests.get(key, manifest_bytes) {
+            return Ok(known);
+        }
         if manifest_bytes > MANIFEST_BYTES_MAX {
             return Err(PoolError::Malformed { what: "length of a manifest" });
         }
@@ -352,7 +359,7 @@ impl Connected {
         while (bytes.len() as u64) < manifest_bytes {
             let from = bytes.len() as u64;
             let left = usize::try_from(manifest_bytes - from).unwrap_or(usize::MAX);
-            match remote.call(&ClientRequest::Manifest { lease, from })? {
+            match self.remotes[key.0].call(&ClientRequest::Manifest { lease, from })? {
                 ServerResponse::Manifest(piece)
                     if !piece.is_empty() && piece.len() <= left.min(MANIFEST_PIECE_BYTES) =>
                 {
@@ -362,6 +369,17 @@ impl Connected {
             }
         }
         let manifest = Arc::new(Manifest::decode(&bytes)?);
+        self.manifests.put(key, manifest_bytes, &manifest);
+        Ok(manifest)
+    }
+
+    /// The version that a lease holds, with the places of its extents.
+    fn version(
+        self: &Arc<Self>,
+        at: usize,
+        lease: u64,
+        manifest: Arc<Manifest>,
+    ) -> Result<Version, PoolError> {
         let servers = self.servers_of(at, &manifest)?;
         let mut places: HashMap<ExtentId, Place> = HashMap::new();
         for (server, of) in &servers {
@@ -453,7 +471,8 @@ impl PoolAccess for Client {
                 known
             }
             None => {
-                let made = connected.version(home, lease, manifest_bytes);
+                let manifest = connected.manifest(&key, lease, manifest_bytes);
+                let made = manifest.and_then(|of| connected.version(home, lease, of));
                 let made = made.inspect_err(|_| connected.worker.unpin(home, lease))?;
                 let made = Arc::new(made);
                 let mut versions = locked(&connected.versions);
