@@ -213,17 +213,7 @@ impl Source for SettledSource {
 }
 
 fn scan(source: Arc<SettledSource>) -> Operator {
-    let scan = Scan {
-        table: "changes".into(),
-        source,
-        steps: Vec::new(),
-        time: None,
-        watermark: None,
-        filters: None,
-        placed_by: None,
-        is_pulled: false,
-        grid: Vec::new(),
-    };
+    let scan = Scan::new("changes", source);
     Operator::new("Scan changes", Vec::new(), OperatorKind::Source(scan))
 }
 
