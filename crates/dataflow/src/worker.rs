@@ -305,7 +305,6 @@ impl Worker {
         timers.advance(clock.now_ns());
         let mut scheduler = Scheduler::new();
         let accounting = Rc::new(StateAccounting::of(&job, disk.is_some(), metrics.clone()));
-        let (clock_here, settings) = (clock.clone(), job.settings.clone());
         let external = Rc::new(External::new(process.parker(worker)));
         let restoring =
             restored.as_deref().map(|restored| Restoring::new(restored, &job, worker, workers));
@@ -316,8 +315,8 @@ impl Worker {
             worker,
             workers,
             process,
-            clock: clock_here,
-            settings,
+            clock: clock.clone(),
+            settings: job.settings.clone(),
             accounting,
             disk,
             signals: signals.clone(),
