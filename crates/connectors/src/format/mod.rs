@@ -31,7 +31,6 @@ pub(crate) mod infer;
 pub(crate) mod input;
 pub(crate) mod ipc;
 pub(crate) mod json;
-mod masks;
 pub(crate) mod partitions;
 pub(crate) mod protobuf;
 mod quick;

@@ -26,6 +26,7 @@ use super::rows::{Refuser, unfit};
 use super::{ByteInput, Decoded, RecordDecoder, RecordStart, extension};
 use crate::options::OptionReader;
 
+mod blocks;
 mod cut;
 mod names;
 mod plain;

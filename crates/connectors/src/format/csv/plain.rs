@@ -1,25 +1,20 @@
 //! Records as most are: of as many fields as there must be, whose quotes are around whole fields,
 //! on one line. They are found without the states of the library.
 //!
-//! Blocks of bytes are turned into words of bits, one for the quotes and one for the bytes that end
-//! fields. The parity of the quotes before a byte tells whether it stands between quotes. Where
-//! each quote that opens stands behind the end of a field, each that closes stands before one, and
-//! no line ends between them, the library reads the same fields; the first block in which that is
-//! not so stops the scan, and the library reads the records that reach into it.
+//! [`blocks`](super::blocks) finds where fields end. Where a block is plain, the library reads the
+//! same fields; the first block that is not so stops the scan, and the library reads the records
+//! that reach into it.
 
 use std::ops::Range;
 
+use super::blocks::{self, BLOCK_BYTES, QuoteState, Signs};
 use super::{Dialect, RECORD_BYTES_MAX};
-use crate::format::masks::{BLOCK_BYTES, parity, places};
 
 /// The mark of a field whose text is not as it stands in the batch's bytes.
 const UNQUOTED: u32 = 1 << 31;
 
 /// Bytes that are scanned ahead of the records.
 const AHEAD_BYTES: usize = 16 << 10;
-
-/// Ends of fields that are written together, needed or not.
-const ENDS_AT_ONCE: usize = 8;
 
 /// Where the text of a field stands.
 #[derive(Debug, Clone, Copy)]
@@ -79,57 +74,11 @@ pub(super) struct PlainScan {
     found: usize,
     /// How many of them belong to records that were read.
     passed: usize,
-    state: ScanState,
+    state: QuoteState,
     /// Whether the block at `scanned` is none of plain records.
     stopped: bool,
     /// Where in the input no such block is known.
     resume: u64,
-}
-
-/// What a block takes over from the one before.
-struct ScanState {
-    /// All bits, if its last byte stands between quotes.
-    inside: u64,
-    /// 1 if its last byte ends a field.
-    ends: u64,
-    /// 1 if its last byte is a quote that closes.
-    closes: u64,
-}
-
-impl Default for ScanState {
-    /// At the beginning of a record.
-    fn default() -> Self {
-        Self { inside: 0, ends: 1, closes: 0 }
-    }
-}
-
-impl ScanState {
-    /// The ends of fields in a block, of which `bytes` are text; `None` if it is not plain.
-    #[inline(always)]
-    fn ends(
-        &mut self,
-        block: &[u8; BLOCK_BYTES],
-        bytes: usize,
-        (delimiter, quote): (u8, u8),
-    ) -> Option<u64> {
-        let text = u64::MAX >> (BLOCK_BYTES - bytes);
-        let [quotes, delimiters, feeds, returns] =
-            places(block, [quote, delimiter, b'\n', b'\r']).map(|places| places & text);
-        // A quote that opens is inside, one that closes is not.
-        let inside = parity(quotes) ^ self.inside;
-        let ends = (delimiters | feeds | returns) & !inside;
-        let closes = quotes & !inside;
-        let opens_within = quotes & inside & !(ends << 1 | self.ends);
-        let closes_within = (closes << 1 | self.closes) & text & !ends;
-        if (opens_within | closes_within | feeds & inside) != 0 {
-            return None;
-        }
-        let last = bytes - 1;
-        let is_last = |bits: u64| bits >> last & 1;
-        let inside = is_last(inside).wrapping_neg();
-        *self = Self { inside, ends: is_last(ends), closes: is_last(closes) };
-        Some(ends)
-    }
 }
 
 impl PlainScan {
@@ -192,18 +141,14 @@ impl PlainScan {
         if self.ends.len() < room {
             self.ends.resize(room, 0);
         }
-        let signs = (come.dialect.delimiter, come.dialect.quote);
-        let (blocks, tail) = ahead.as_chunks::<{ BLOCK_BYTES }>();
-        for block in blocks {
-            self.block(block, BLOCK_BYTES, signs);
-            if self.stopped {
-                return true;
-            }
-        }
-        if !tail.is_empty() {
-            let mut block = [0; BLOCK_BYTES];
-            block[..tail.len()].copy_from_slice(tail);
-            self.block(&block, tail.len(), signs);
+        let signs = Signs { delimiter: come.dialect.delimiter, quote: come.dialect.quote };
+        let room = &mut self.ends[self.found..];
+        let scanned = blocks::scan(ahead, self.scanned, signs, &mut self.state, room);
+        self.found += scanned.ends;
+        self.scanned += scanned.bytes as u32;
+        if scanned.bytes < ahead.len() {
+            self.stopped = true;
+            self.resume = self.base + u64::from(self.scanned) + BLOCK_BYTES as u64;
         }
         !ahead.is_empty()
     }
@@ -220,31 +165,6 @@ impl PlainScan {
         self.base += u64::from(before);
         self.scanned -= before;
         self.from = 0;
-    }
-
-    #[inline(always)]
-    fn block(&mut self, block: &[u8; BLOCK_BYTES], bytes: usize, signs: (u8, u8)) {
-        let Some(mut ends) = self.state.ends(block, bytes, signs) else {
-            self.stopped = true;
-            self.resume = self.base + u64::from(self.scanned) + bytes as u64;
-            return;
-        };
-        let (found, scanned) = (self.found + ends.count_ones() as usize, self.scanned);
-        let mut room = &mut self.ends[self.found..];
-        loop {
-            let Some((some, rest)) = room.split_first_chunk_mut::<ENDS_AT_ONCE>() else { break };
-            for end in some {
-                // The highest bit is no place where it is not the last: it makes the word not zero.
-                *end = scanned + (ends | 1 << 63).trailing_zeros();
-                ends &= ends.wrapping_sub(1);
-            }
-            if ends == 0 {
-                break;
-            }
-            room = rest;
-        }
-        self.found = found;
-        self.scanned = scanned + bytes as u32;
     }
 
     /// Takes the records whose ends are known, up to one that is not plain; whether more may be
