@@ -60,6 +60,7 @@ enum Part {
     Before(Fields),
     After(Fields),
     Lsn,
+    Sequence,
     Time,
 }
 
@@ -83,6 +84,7 @@ impl ChangeColumns {
             let field = def.schema.field(at);
             let part = match def.metadata.get(&at).map(String::as_str) {
                 Some("lsn") => Some(Part::Lsn),
+                Some("sequence") => Some(Part::Sequence),
                 Some(_) => Some(Part::Time),
                 None => data_part(field.name(), field.data_type()),
             };
@@ -166,10 +168,8 @@ impl ChangeColumns {
                 }
                 Part::Before(fields) => self.sides(fields, changes, |change| &change.before),
                 Part::After(fields) => self.sides(fields, changes, |change| &change.after),
-                Part::Lsn => {
-                    let lsns = changes.iter().map(|change| change.lsn.cast_signed());
-                    Ok(Arc::new(Int64Array::from_iter_values(lsns)))
-                }
+                Part::Lsn => Ok(numbers(changes, |change| change.lsn)),
+                Part::Sequence => Ok(numbers(changes, |change| change.number)),
                 Part::Time => {
                     let times: Int64Array = changes.iter().map(|change| change.time_us).collect();
                     let micros = DataType::Timestamp(TimeUnit::Microsecond, None);
@@ -210,6 +210,11 @@ impl ChangeColumns {
         let sides = StructArray::try_new(fields.clone(), columns, Some(valid));
         Ok(Arc::new(sides.map_err(|error| error.to_string())?))
     }
+}
+
+fn numbers(changes: &[Change], number: impl Fn(&Change) -> u64) -> ArrayRef {
+    let numbers = changes.iter().map(|change| number(change).cast_signed());
+    Arc::new(Int64Array::from_iter_values(numbers))
 }
 
 fn data_part(name: &str, data_type: &DataType) -> Option<Part> {

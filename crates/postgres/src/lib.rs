@@ -204,11 +204,16 @@ static CDC_OPTIONS: [OptionSpec; 8] = {
     ]
 };
 
-static CDC_METADATA: [MetadataSpec; 2] = [
+static CDC_METADATA: [MetadataSpec; 3] = [
     MetadataSpec {
         key: "lsn",
         data_type: DataType::Int64,
         doc: "The place of the transaction in the log.",
+    },
+    MetadataSpec {
+        key: "sequence",
+        data_type: DataType::Int64,
+        doc: "The number of the change among those of its transaction; 0 for rows that were there.",
     },
     MetadataSpec {
         key: "timestamp",

@@ -7,3 +7,4 @@ mod rows;
 mod run;
 mod server;
 mod sink;
+mod versions;
