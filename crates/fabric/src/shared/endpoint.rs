@@ -378,9 +378,7 @@ impl Endpoint for SharedEndpoint {
 
     fn arm(&mut self) -> Armed {
         let watched = self.rise();
-        if self.open {
-            self.hand_over();
-        }
+        let wants = self.open && self.hand_over();
         if !self.events.is_empty() {
             if watched {
                 self.connection.serve(false);
@@ -390,7 +388,9 @@ impl Endpoint for SharedEndpoint {
         self.armed = true;
         if self.connection.spins() {
             let polls = self.drives();
-            return self.connection.arm(polls, &self.port);
+            // Another link of the worker has lain down for all, if this one has nothing to post.
+            let lain = if polls || wants { None } else { self.port.lies() };
+            return lain.map_or_else(|| self.connection.arm(polls, &self.port), Armed::Fd);
         }
         self.connection.serve(false);
         // Without a descriptor one can still poll.

@@ -4,6 +4,7 @@
 //! connection does the reverse. Both locks are held for moments only.
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -123,6 +124,14 @@ impl Port {
     /// Whether there is something that the owner has not looked at.
     pub(super) fn has_news(&self) -> bool {
         self.inbox().fresh
+    }
+
+    /// The descriptor on which the worker sleeps for the line, if it has lain down already and
+    /// there is nothing for this link.
+    pub(super) fn lies(&self) -> Option<RawFd> {
+        let inbox = self.inbox();
+        // What comes from now on finds that it sleeps, or that it was woken.
+        self.parker.lies().filter(|_| !inbox.fresh)
     }
 
     /// Lies down to sleep, until [`Parker::rise`]; false when there is something already.

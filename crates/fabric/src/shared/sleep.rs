@@ -136,15 +136,20 @@ impl Parker {
         self.asleep.store(true, Ordering::Relaxed);
     }
 
-    /// The worker is awake. True when it watched the line: then who holds the connection has to
-    /// look for another watcher.
+    /// The worker is awake. True when it slept until now, and watched the line: then who holds the
+    /// connection has to look for another watcher. Who has rung it has done so.
     pub(super) fn rise(&self) -> bool {
         let mut state = self.state();
         if std::mem::take(&mut state.rung) {
             self.event_fd.get().into_iter().for_each(EventFd::clear);
         }
-        self.asleep.store(false, Ordering::Relaxed);
-        state.watches
+        self.asleep.swap(false, Ordering::Relaxed) && state.watches
+    }
+
+    /// The descriptor on which it sleeps, if it sleeps on that of a line.
+    pub(super) fn lies(&self) -> Option<RawFd> {
+        let epoll = self.epoll.get().filter(|_| self.is_asleep());
+        epoll.map(|epoll| epoll.as_fd().as_raw_fd())
     }
 
     /// The descriptor that wakes the worker where it watches no line.

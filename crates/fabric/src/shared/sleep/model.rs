@@ -125,10 +125,11 @@ impl Sleeps for Model {
 }
 
 impl Worker {
-    /// True when it watched.
+    /// True when it slept and watched.
     fn rise(&mut self) -> bool {
+        let watched = self.asleep && self.watches;
         (self.asleep, self.rung, self.lain, self.at) = (false, false, false, At::Tries);
-        self.watches
+        watched
     }
 }
 
