@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array};
+use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
@@ -73,6 +73,12 @@ pub(super) fn schema() -> SchemaRef {
 pub(super) fn batch_of(numbers: &[i64]) -> RecordBatch {
     let numbers: ArrayRef = Arc::new(Int64Array::from(numbers.to_vec()));
     RecordBatch::try_new(schema(), vec![numbers]).expect("one column")
+}
+
+/// Of numbers, each with a text.
+pub(super) fn text_schema() -> SchemaRef {
+    let number = Field::new("number", DataType::Int64, true);
+    Arc::new(Schema::new(vec![number, Field::new("text", DataType::Utf8, true)]))
 }
 
 /// How the groups of numbers travel: each with a count.
@@ -186,11 +192,24 @@ pub(super) struct Shape {
     pub(super) rows: usize,
     /// Batches between two announcements of progress.
     pub(super) every: usize,
+    /// Bytes of the text beside each number; without any there is no such column.
+    pub(super) text_bytes: usize,
 }
 
 impl Shape {
     pub(super) fn total(&self) -> u32 {
         self.processes * self.workers
+    }
+
+    /// A batch of these numbers.
+    fn batch_of(&self, numbers: &[i64]) -> RecordBatch {
+        if self.text_bytes == 0 {
+            return batch_of(numbers);
+        }
+        let texts = numbers.iter().map(|number| Some(format!("{number:0>0$}", self.text_bytes)));
+        let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+        let numbers = batch_of(numbers).column(0).clone();
+        RecordBatch::try_new(text_schema(), vec![numbers, texts]).expect("two columns")
     }
 
     /// The numbers of a batch of a worker.
@@ -361,7 +380,7 @@ async fn push(probe: &Probe, shape: Shape) -> Result<(), DataflowError> {
         let numbers = shape.numbers(worker, batch);
         let watermark = numbers[numbers.len() - 1] + 1;
         let changes = shape.round(worker, batch + 1) != shape.round(worker, batch);
-        probe.instance.inputs.push(probe, Outgoing::of(0, batch_of(&numbers))).await?;
+        probe.instance.inputs.push(probe, Outgoing::of(0, shape.batch_of(&numbers))).await?;
         probe.pushed.set(probe.pushed.get() + 1);
         if (changes || (batch + 1).is_multiple_of(shape.every))
             && let Some(announced) = probe.instance.inputs.progress(probe, watermark, false)

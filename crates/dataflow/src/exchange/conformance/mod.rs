@@ -266,7 +266,8 @@ fn each(shape: Shape, check: impl Fn(&Case, Shape)) {
     }
 }
 
-const SHAPE: Shape = Shape { processes: 1, workers: 1, seed: 1, batches: 40, rows: 13, every: 6 };
+const SHAPE: Shape =
+    Shape { processes: 1, workers: 1, seed: 1, batches: 40, rows: 13, every: 6, text_bytes: 0 };
 
 /// The numbers of a worker that another one is to see, in order.
 fn expected(case: &Case, shape: Shape, source: u32, worker: u32) -> Vec<i64> {

@@ -7,7 +7,7 @@ use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 
-use super::bed::{BASE, Shape, TAG};
+use super::bed::{BASE, Shape, TAG, text_schema};
 use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
 use crate::error::DataflowError;
 use crate::exchange::{Inputs, Port};
@@ -96,4 +96,27 @@ fn groups_are_copied_once_narrow_to_where_they_are_kept_and_once_into_slots() {
     let narrow = 2 * groups..=3 * groups;
     assert!(narrow.contains(&copied.elsewhere), "{copied:?} of {groups} groups");
     assert!(copied.into_slots >= copied.elsewhere, "{copied:?} of {groups} groups");
+}
+
+#[test]
+fn a_row_larger_than_a_slot_is_copied_once_more_before_it_is_cut() {
+    let case = Case {
+        name: "shuffle of long rows to others",
+        inputs: |place| {
+            let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(ToOthers));
+            let schema = text_schema();
+            let port = Port { partitioner, schema, ..port_of(Distribution::Hash) };
+            Inputs::of_rows(TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
+        },
+        ..PLAIN
+    };
+    let shape = Shape { processes: 3, batches: 4, text_bytes: 3_000, ..SHAPE };
+    take_copied();
+    drop(ran(&case, shape));
+    let copied = take_copied();
+    let rows = 3 * shape.batches * shape.rows;
+    // The rows, and beside each its head and what aligns it.
+    let bytes = rows * (ROW_BYTES + shape.text_bytes);
+    assert!((bytes..bytes + 64 * rows).contains(&copied.elsewhere), "{copied:?} of {bytes}");
+    assert!(copied.into_slots >= copied.elsewhere, "{copied:?} of {bytes}");
 }
