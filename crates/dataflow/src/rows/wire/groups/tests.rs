@@ -201,10 +201,11 @@ fn words_are_copied_once_as_narrow_as_they_are_and_nothing_else_of_one_leader_is
     let floats: ArrayRef =
         Arc::new(Float64Array::from_iter_values((0..1_000).map(|i| f64::from(i) / 3.0)));
     let batch = batch_of(vec![keys, states, floats]);
-    let (bytes, groups) = copied(&[batch.clone()], 1);
+    let batches = [batch];
+    let (bytes, groups) = copied(&batches, 1);
     assert_eq!((bytes, groups.rows()), ((2 + 1) * 1_000, 1_000));
     // Of several leaders what is no word is copied as well.
-    let (bytes, groups) = copied(&[batch], 3);
+    let (bytes, groups) = copied(&batches, 3);
     assert!((200..500).contains(&groups.rows()), "{}", groups.rows());
     assert_eq!(bytes, (2 + 1 + 8) * groups.rows());
 }
