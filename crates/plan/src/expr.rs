@@ -21,3 +21,4 @@ pub(crate) mod lead;
 pub(crate) mod max_by;
 pub(crate) mod own;
 pub(crate) mod percentile;
+pub(crate) mod written;

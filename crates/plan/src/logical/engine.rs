@@ -15,11 +15,9 @@ use datafusion::common::{DFSchema, SchemaError, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::planner::{
     ContextProvider, ExprPlanner, RelationPlanner, TypePlanner,
 };
-use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     AggregateUDF, EmptyRelation, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource,
     WindowUDF,
@@ -46,6 +44,7 @@ use crate::expr::growth;
 use crate::expr::lead;
 use crate::expr::max_by::{self, ByOrder};
 use crate::expr::percentile;
+use crate::expr::written;
 use crate::expr::{calendar, checked, distance};
 use crate::logical::as_of::{self, AsOf};
 use crate::logical::errors::{Again, PlanError, Surroundings};
@@ -398,32 +397,11 @@ impl Engine {
             rewrite::comparisons::expression(&expr, &scope)?;
             let expr = equality::ordered_in(rewrite::casts::expression(expr, &scope)?, &scope)?;
             let expr = growth::joined::in_expression(division::in_expression(expr, &scope)?)?;
-            let expr = self.written_out(expr, &scope)?;
+            let expr = written::out(expr, &scope, self.state.config_options())?;
             let compiled = self.state.create_physical_expr(expr, &scope)?;
             Computed::new(name, checked::compiled(compiled)?, schema)
         });
         planned.map_err(|error| self.around(tokens, &[], None, catalog).report(&error))
-    }
-
-    /// Functions that stand for another expression, as `coalesce` does for a `CASE`, are replaced by
-    /// it: in a query the optimizer does so, and they cannot be computed themselves.
-    fn written_out(&self, expr: Expr, scope: &DFSchema) -> Result<Expr> {
-        let context = SimplifyContext::builder()
-            .with_schema(Arc::new(scope.clone()))
-            .with_config_options(Arc::clone(self.state.config_options()))
-            .build();
-        let written = expr.transform_up(|expr| {
-            let Expr::ScalarFunction(ScalarFunction { func, args }) = expr else {
-                return Ok(Transformed::no(expr));
-            };
-            Ok(match func.simplify(args, &context)? {
-                ExprSimplifyResult::Simplified(expr) => Transformed::yes(expr),
-                ExprSimplifyResult::Original(args) => {
-                    Transformed::no(Expr::ScalarFunction(ScalarFunction { func, args }))
-                }
-            })
-        });
-        Ok(written?.data)
     }
 
     /// Folds constants, pushes predicates and projections down. The columns keep their types.

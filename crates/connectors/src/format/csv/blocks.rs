@@ -281,7 +281,9 @@ mod tests {
         #[test]
         fn ends_are_the_same_on_all_processors(
             pieces in prop::collection::vec(
-                prop::sample::select(vec!["a", "bcdefghijkl", ",", "\n", "\r\n", ",\"x,y\",", "\""]),
+                prop::sample::select(vec![
+                    "a", "bcdefghijkl", ",", "\n", "\r\n", ",\"x,y\",", "\"",
+                ]),
                 0..200,
             ),
         ) {
