@@ -156,6 +156,7 @@ impl World {
     }
 
     /// Does something with the watch of the connection.
+    #[allow(clippy::arc_with_non_send_sync, reason = "the watch has them so; here is one thread")]
     fn watch<R>(
         &mut self,
         (without, rises): Course,
