@@ -31,6 +31,9 @@ pub enum Transfer {
     /// The producer keeps the ring and announces how far it is filled; the consumer reads (W3). Its
     /// memory cannot be written by anybody. A frame costs a notice, and a way more.
     Read,
+    /// As [`Write`](Self::Write), and a payload for many lies once in a region of its producer
+    /// ([`Region`](crate::Region)), from where each consumer reads it (W3).
+    Region,
 }
 
 impl RingConfig {

@@ -3,7 +3,7 @@
 //! ```text
 //!   0 "MSRING" | 6 version u16 | 8 slots u32 | 12 slot_bytes u32 | 16 control_slots u32
 //!  20 payload_crc u8 | 21 publish u8 | 22 transfer u8 | 23 zero u8 | 24 incarnation u32
-//!  28 frames taken u64 | 36 key of the ring 24
+//!  28 frames taken u64 | 36 key of the ring 24 | 60 key of the region 24, zero where there is none
 //! ```
 
 use fabric::{Publish, RemoteKey};
@@ -12,8 +12,8 @@ use crate::{LinkError, RingConfig, Transfer};
 
 const MAGIC: &[u8; 6] = b"MSRING";
 /// Of this layout, of the trailer and of the notices together.
-const VERSION: u16 = 3;
-const BYTES: usize = 36 + RemoteKey::BYTES;
+const VERSION: u16 = 4;
+const BYTES: usize = 36 + 2 * RemoteKey::BYTES;
 
 /// One end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,21 @@ pub(crate) struct Descriptor {
     /// Frames that this end has taken in earlier incarnations.
     pub taken: u64,
     pub ring: RemoteKey,
+    /// What this end lends to its peers, if it does.
+    pub region: Option<RemoteKey>,
 }
+
+/// What a peer's descriptor says, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PeerMemory {
+    /// Frames that it has taken.
+    pub taken: u64,
+    pub ring: RemoteKey,
+    pub region: Option<RemoteKey>,
+}
+
+/// Stands for a region that is not there.
+const NO_REGION: RemoteKey = RemoteKey { key: 0, base: 0, len: 0 };
 
 impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
@@ -32,12 +46,13 @@ impl Descriptor {
         out.extend_from_slice(&self.incarnation.to_le_bytes());
         out.extend_from_slice(&self.taken.to_le_bytes());
         out.extend_from_slice(&self.ring.encode());
+        out.extend_from_slice(&self.region.unwrap_or(NO_REGION).encode());
         out
     }
 
     /// Checks a peer's descriptor against ours; returns the frames that it has taken, and the key
     /// of its ring.
-    pub fn check(&self, peer: &[u8]) -> Result<(u64, RemoteKey), LinkError> {
+    pub fn check(&self, peer: &[u8]) -> Result<PeerMemory, LinkError> {
         let refuse = |detail: &str| Err(LinkError::Descriptor { detail: detail.into() });
         let (Some((theirs, rest)), BYTES) = (peer.split_first_chunk::<24>(), peer.len()) else {
             return refuse("its descriptor has another length");
@@ -51,14 +66,15 @@ impl Descriptor {
             (16..20, "control_slots differ"),
             (20..21, "payload_crc differs"),
             (21..22, "its fabric publishes in another way"),
-            (22..24, "one end writes frames and the other reads them"),
+            (22..24, "one end writes frames and the other reads them, or only one has a region"),
         ] {
             if ours[range.clone()] != theirs[range] {
                 return refuse(what);
             }
         }
         let (incarnation, rest) = rest.split_at(4);
-        let (taken, key) = rest.split_at(8);
+        let (taken, keys) = rest.split_at(8);
+        let (key, region) = keys.split_at(RemoteKey::BYTES);
         let theirs = number(incarnation) as u32;
         if theirs != self.incarnation {
             return Err(LinkError::Incarnation { ours: self.incarnation, theirs });
@@ -67,7 +83,11 @@ impl Descriptor {
         if key.len < self.config.memory_bytes().ring as u64 {
             return refuse("its ring is too small");
         }
-        Ok((number(taken), key))
+        let region = Some(RemoteKey::decode(region)?).filter(|region| region.len > 0);
+        if region.is_some() && self.config.transfer != Transfer::Region {
+            return refuse("it has a region that nobody is to read");
+        }
+        Ok(PeerMemory { taken: number(taken), ring: key, region })
     }
 
     /// The part that is the same at both ends.
@@ -87,6 +107,7 @@ impl Descriptor {
         out[22] = match self.config.transfer {
             Transfer::Write => 0,
             Transfer::Read => 1,
+            Transfer::Region => 2,
         };
         out
     }
@@ -104,13 +125,16 @@ mod tests {
         let config = RingConfig::default();
         let len = config.memory_bytes().ring as u64;
         let ring = RemoteKey { key: 1, base: 2, len };
-        Descriptor { config, publish: Publish::Notify, incarnation: 5, taken: 1 << 40, ring }
+        let (publish, taken, region) = (Publish::Notify, 1 << 40, None);
+        Descriptor { config, publish, incarnation: 5, taken, ring, region }
     }
 
     #[test]
     fn equal_ends_fit() {
         let ours = descriptor();
-        assert_eq!(ours.check(&ours.encode()).expect("equal"), (ours.taken, ours.ring));
+        let Descriptor { taken, ring, region, .. } = ours;
+        let expected = PeerMemory { taken, ring, region };
+        assert_eq!(ours.check(&ours.encode()).expect("equal"), expected);
     }
 
     #[test]

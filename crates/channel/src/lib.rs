@@ -35,6 +35,7 @@ mod link;
 mod memory;
 mod order;
 pub mod protocol;
+mod region;
 mod trailer;
 
 pub use config::{MemoryNeed, RingConfig, Transfer, Tuning};
@@ -42,4 +43,5 @@ pub use error::LinkError;
 pub use link::{Link, LinkStats, ReceivedFrame, SlotWriter};
 pub use memory::Payload;
 pub use protocol::Class;
+pub use region::{Region, RegionFrame, RegionWriter};
 pub use trailer::Header;

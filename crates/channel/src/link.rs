@@ -11,7 +11,8 @@
 //! * **C** `NotifyCounted`: each write carries its notice.
 //!
 //! Where the consumer reads ([`Transfer::Read`]), a flush is announced as in mode B, and nothing is
-//! written but notices; see `fetch`.
+//! written but notices; see `fetch`. Payloads for many may stay in a region of their producer
+//! ([`Transfer::Region`]); see `borrow`.
 //!
 //! Credit travels in the trailers of the reverse ring; where that is silent, in notices of a
 //! quarter ring each. It is never written to a word of the producer's memory: two such writes may
@@ -19,6 +20,7 @@
 //! the peer's receives are counted before a slot is reserved, with a reserve for control, so that
 //! publishing cannot fail for want of them (G9).
 
+mod borrow;
 mod fetch;
 mod notices;
 mod receive;
@@ -36,13 +38,15 @@ use fabric::{
     RemoteKey, RemoteRange, Src,
 };
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, PeerMemory};
 use crate::memory::{Payload, Ring, Staging};
 use crate::protocol::{
-    Breach, Class, Consumer, Notice, Producer, Stall, StatementNumber, commit_word, slot_of,
+    Breach, Class, Consumer, Lent, Notice, Producer, Stall, StatementNumber, commit_word, slot_of,
 };
+use crate::region::{Region, RegionFrame};
 use crate::trailer::{Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig, Transfer, Tuning};
+use borrow::AcceptedFrame;
 use fetch::Fetches;
 
 pub use stats::LinkStats;
@@ -80,10 +84,15 @@ pub struct Link {
     ring: Arc<Ring>,
     key: RemoteKey,
     peer: Option<RemoteKey>,
+    /// What this end lends from, and what the peer may still read of it.
+    region: Option<Arc<Region>>,
+    lent: Lent<RegionFrame>,
+    /// What the peer lends from.
+    peer_region: Option<RemoteKey>,
     producer: Producer,
     consumer: Consumer,
     fetches: Fetches,
-    inbox: VecDeque<ReceivedFrame>,
+    inbox: VecDeque<AcceptedFrame>,
     completions: Vec<Completion>,
     /// A flush is wanted whose notice could not be posted yet (mode B).
     flushing: bool,
@@ -115,6 +124,8 @@ struct StagedFrame {
     header: Header,
     statement: StatementNumber,
     len: usize,
+    /// Its bytes are a reference to a payload in the region.
+    borrowed: bool,
 }
 
 /// A received frame.
@@ -167,7 +178,7 @@ impl Link {
         let key = open(&mut *endpoint, &config, &ring, &staging)?;
         let (slots, control_slots) = (config.slots, config.control_slots);
         let (publish, consumer) = match config.transfer {
-            Transfer::Write => {
+            Transfer::Write | Transfer::Region => {
                 let consumer = Consumer::new(slots, control_slots, incarnation, caps.publish);
                 (caps.publish, consumer)
             }
@@ -184,6 +195,9 @@ impl Link {
             ring: Arc::new(ring),
             key,
             peer: None,
+            region: None,
+            lent: Lent::default(),
+            peer_region: None,
             producer: Producer::new(config.slots, config.control_slots),
             consumer,
             fetches: Fetches::new(slots),
@@ -252,11 +266,12 @@ impl Link {
     /// one from before or after a reconnect, [`LinkError::Protocol`] when the peer cannot have
     /// taken what it says.
     pub fn attach(&mut self, peer: &[u8]) -> Result<(), LinkError> {
-        let (taken, key) = self.own().check(peer)?;
+        let PeerMemory { taken, ring: key, region } = self.own().check(peer)?;
         let published = self.producer.published();
         self.producer.renew(taken)?;
+        self.lent.read_below(taken);
         self.again = self.again.max(published);
-        self.peer = Some(key);
+        (self.peer, self.peer_region) = (Some(key), region);
         self.flush();
         Ok(())
     }
@@ -317,6 +332,7 @@ impl Link {
         }
         self.completions = completions;
         self.fetch();
+        self.read_borrowed();
         while self.take_in() {
             progress = true;
         }
@@ -332,13 +348,14 @@ impl Link {
     /// # Errors
     /// As [`poll`](Self::poll), once all frames that arrived before were received.
     pub fn recv(&mut self) -> Result<Option<ReceivedFrame>, LinkError> {
-        if let Some(frame) = self.inbox.pop_front() {
+        if let Some(frame) = self.take_out() {
             return Ok(Some(frame));
         }
-        match self.accept() {
-            Ok(Some(frame)) => return Ok(Some(frame)),
-            Ok(None) => {}
-            Err(failure) => self.fail(failure),
+        if self.inbox.is_empty()
+            && self.take_in()
+            && let Some(frame) = self.take_out()
+        {
+            return Ok(Some(frame));
         }
         self.failed().map(|()| None)
     }
@@ -348,7 +365,7 @@ impl Link {
     pub fn arm(&mut self) -> Armed {
         self.collect();
         self.ring_doorbells();
-        let ready = !self.inbox.is_empty()
+        let ready = self.inbox.front().is_some_and(AcceptedFrame::is_here)
             || self.take_in()
             || self.failure.is_some()
             || !self.announce_sleep();
@@ -368,6 +385,7 @@ impl Link {
     /// before can still be received.
     pub fn close(&mut self) {
         self.endpoint.close();
+        self.lent.clear();
         self.fail(Failure::Closed);
     }
 
@@ -379,6 +397,10 @@ impl Link {
         // Where the peer reads, only its credit says that it has read.
         let moved = match self.config.transfer {
             Transfer::Write => self.producer.all_retired(),
+            Transfer::Region => {
+                let read = self.lent.is_empty() && self.consumer.has_returned_borrowed();
+                self.producer.all_retired() && read
+            }
             Transfer::Read => self.producer.in_flight() == 0,
         };
         let attached = self.peer.is_some() && !self.posts_again();
@@ -412,11 +434,16 @@ impl Link {
             incarnation: self.incarnation,
             taken: self.consumer.accepted(),
             ring: self.key,
+            region: self.region.as_ref().map(|region| region.key()),
         }
     }
 
     /// The first failure is the one that counts.
     fn fail(&mut self, failure: Failure) {
+        if !matches!(failure, Failure::Disconnected(_)) {
+            // The peer reads nothing any more.
+            self.lent.clear();
+        }
         self.failure.get_or_insert(failure);
     }
 
@@ -449,7 +476,7 @@ impl Link {
 
     /// Posts the write of a filled slot.
     fn post_frame(&mut self, peer: RemoteKey, position: u64, frame: StagedFrame) {
-        let StagedFrame { header, statement, len } = frame;
+        let StagedFrame { header, statement, len, borrowed } = frame;
         self.collect();
         let slot_bytes = self.config.slot_bytes as usize;
         let slot = slot_of(position, self.config.slots.into()) as usize;
@@ -460,7 +487,7 @@ impl Link {
         payload[len..padded].fill(0);
         let checked = if self.config.payload_crc { &payload[..len] } else { &[] };
         let statement = statement.number();
-        let trailer = Trailer { header, statement, len: len as u32, credit, commit };
+        let trailer = Trailer { header, statement, len: len as u32, borrowed, credit, commit };
         let words = trailer.encode(checked);
         let sealed = self.staging.seal(slot, padded, &words);
         self.producer.publish();
@@ -522,7 +549,9 @@ impl Link {
         match completion {
             Completion::Local { id: OpId(name) } => {
                 let (published, kind) = (name >> KIND_BITS, name & ((1 << KIND_BITS) - 1));
-                if kind == READ {
+                if kind == READ && self.config.transfer == Transfer::Region {
+                    return self.has_read(published);
+                } else if kind == READ {
                     return self.fetched(published);
                 }
                 if self.caps.ordered_completions {
@@ -539,7 +568,10 @@ impl Link {
                 match Notice::decode(imm)? {
                     Notice::Frames(count) => self.consumer.frames_notice(count)?,
                     Notice::Frame(count) => self.consumer.frame_notice(count)?,
-                    Notice::Credit(count) => drop(self.producer.credit_notice(count)?),
+                    Notice::Credit(count) => {
+                        self.producer.credit_notice(count)?;
+                        self.lent.read_below(self.producer.released_below());
+                    }
                     Notice::Sleep(seen) => {
                         self.peer_sleeps = true;
                         let unseen = self.producer.is_beyond(seen);
@@ -576,7 +608,7 @@ fn open(
     staging: &Staging,
 ) -> Result<RemoteKey, LinkError> {
     let range = match config.transfer {
-        Transfer::Write => ring.range(config)?,
+        Transfer::Write | Transfer::Region => ring.range(config)?,
         Transfer::Read => staging.all(config)?,
     };
     let key = endpoint.export(&range)?;

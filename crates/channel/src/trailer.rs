@@ -1,12 +1,13 @@
 //! The last 64 bytes of a slot: what a frame says of itself.
 //!
 //! ```text
-//!   0 len u32 | 4 crc u32 | 8 port u32 | 12 operator u32 | 16 kind u8 | 17 flags u8
+//!   0 len u31, borrowed u1 | 4 crc u32 | 8 port u32 | 12 operator u32 | 16 kind u8 | 17 flags u8
 //!  18 colour u16 | 20 statement u32 | 24 words 3 × u64 | 48 credit u64 | 56 commit u64
 //! ```
 //!
 //! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload
-//! where the link is configured so. The commit word comes last, so that a write placed in order
+//! where the link is configured so. Of a *borrowed* frame the payload is a reference to one that lies in
+//! the sender's region. The commit word comes last, so that a write placed in order
 //! shows it last.
 
 use fabric::CACHE_LINE;
@@ -15,6 +16,9 @@ use fabric::CACHE_LINE;
 pub(crate) const TRAILER_BYTES: usize = CACHE_LINE;
 /// Where the commit word is.
 pub(crate) const COMMIT_OFFSET: usize = 56;
+
+/// Set beside the length of a frame whose payload is a reference.
+const BORROWED: u64 = 1 << 31;
 
 /// A trailer as words in the order of memory.
 pub(crate) type Words = [u64; TRAILER_BYTES / 8];
@@ -45,6 +49,8 @@ pub(crate) struct Trailer {
     pub statement: u32,
     /// Bytes of payload, without padding.
     pub len: u32,
+    /// The payload says where in the sender's region the payload is.
+    pub borrowed: bool,
     /// Piggybacked credit of the reverse ring.
     pub credit: u64,
     pub commit: u64,
@@ -55,7 +61,7 @@ impl Trailer {
     pub fn encode(&self, checked: &[u8]) -> Words {
         let header = &self.header;
         let mut words = [
-            self.len.into(),
+            u64::from(self.len) | if self.borrowed { BORROWED } else { 0 },
             u64::from(header.operator) << 32 | u64::from(header.port),
             u64::from(self.statement) << 32
                 | u64::from(header.colour) << 16
@@ -77,7 +83,7 @@ impl Trailer {
     /// # Errors
     /// What is wrong.
     pub fn decode(words: &Words, payload_max: usize) -> Result<Self, String> {
-        let len = words[0] as u32;
+        let len = (words[0] & (BORROWED - 1)) as u32;
         if len as usize > payload_max {
             return Err(format!("a frame of {len} bytes in a slot for {payload_max}"));
         }
@@ -92,6 +98,7 @@ impl Trailer {
             },
             statement: (words[2] >> 32) as u32,
             len,
+            borrowed: words[0] & BORROWED != 0,
             credit: words[6],
             commit: words[7],
         })
@@ -127,7 +134,8 @@ mod tests {
             port: 12_345,
             words: [u64::MAX - 1, 1 << 63, 42],
         };
-        Trailer { header, statement: 0x0102_0304, len: 100, credit: 9, commit: 1 << 32 | 77 }
+        let (statement, commit) = (0x0102_0304, 1 << 32 | 77);
+        Trailer { header, statement, len: 100, borrowed: true, credit: 9, commit }
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Attack {
         let fabric = net.fabric(0);
         let link =
             Link::new(&*fabric as &dyn Fabric, here, small(false), INCARNATION).expect("a link");
-        let ring = RemoteKey::decode(&link.descriptor()[36..]).expect("a key");
+        let ring = RemoteKey::decode(&link.descriptor()[36..60]).expect("a key");
         net.settle();
         Self { net, endpoint, ring, link }
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use channel::{Class, Header, Link, LinkError, RingConfig, Transfer, Tuning};
 use ends::small;
-use fabric::Publish;
 use fabric::shared::{Network, SharedFabric};
 use fabric::sim::{Guarantees, SimNet, SimOptions};
+use fabric::{Fabric, Publish};
 use load::{Load, Rng, Side, links};
 
 const MODES: [Publish; 3] = [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted];
@@ -23,7 +23,8 @@ fn options(publish: Publish, seed: u64) -> SimOptions {
 }
 
 fn pair(net: &SimNet, config: RingConfig) -> (Link, Link) {
-    let ends = links(&*net.fabric(0), &*net.fabric(1), false, config);
+    let [a, b]: [Arc<dyn Fabric>; 2] = [net.fabric(0), net.fabric(1)];
+    let ends = links(&a, &b, false, config);
     // Each end learns of the other's receives.
     net.settle();
     ends
@@ -106,6 +107,46 @@ fn frames_that_are_read_arrive_whole_once_and_in_order() {
                 assert!(to.reads >= to.frames_received && to.reads <= 2 * to.frames_received);
                 assert!(to.ring_bytes_read >= of.payload_bytes_sent + 64 * of.frames_sent);
                 assert_eq!(to.held, 0);
+            }
+        }
+    }
+}
+
+fn lending(payload_crc: bool) -> RingConfig {
+    RingConfig { transfer: Transfer::Region, ..small(payload_crc) }
+}
+
+#[test]
+fn payloads_that_stay_in_a_region_arrive_whole_once_and_in_order() {
+    for publish in MODES {
+        for seed in 0..SEEDS {
+            let net = SimNet::new(SimOptions { poison: seed % 3 == 0, ..options(publish, seed) });
+            let (a, b) = run(&net, lending(seed % 2 == 0), both_ways(100), seed)
+                .unwrap_or_else(|e| panic!("{publish:?} {seed}: {e}"));
+            for (of, to) in [(&a, &b), (&b, &a)] {
+                let (of, to) = (of.link.stats(), to.link.stats());
+                assert_eq!(of.frames_sent, to.frames_received);
+                assert_eq!(of.payload_bytes_sent, to.payload_bytes_received);
+                assert_eq!((of.frames_lent, to.held), (to.reads, 0));
+                assert!(of.frames_lent > 40 && of.frames_lent < of.frames_sent);
+            }
+        }
+    }
+}
+
+#[test]
+fn lending_works_at_the_bounds_and_in_a_small_queue() {
+    for config in [
+        RingConfig { slots: 2, control_slots: 1, ..lending(true) },
+        RingConfig { slots: 64, control_slots: 2, ..lending(true) },
+        RingConfig { slots: 3, slot_bytes: 128, control_slots: 1, ..lending(true) },
+    ] {
+        for publish in MODES {
+            for seed in 0..8 {
+                let loads = both_ways(150).map(|load| Load { hold: load.hold.min(1), ..load });
+                let net = SimNet::new(SimOptions { max_ops: 4, ..options(publish, seed) });
+                run(&net, config, loads, seed)
+                    .unwrap_or_else(|e| panic!("{config:?} {publish:?} {seed}: {e}"));
             }
         }
     }
@@ -441,7 +482,7 @@ fn run_over_cuts(
 #[test]
 fn a_link_goes_on_over_another_connection_without_loss() {
     for publish in MODES {
-        for config in [small(true), reading(true)] {
+        for config in [small(true), reading(true), lending(true), lending(false)] {
             let (mut cuts, mut again, mut sent) = (0, 0, 0);
             for seed in 0..SEEDS {
                 let net = SimNet::new(SimOptions { poison: true, ..options(publish, seed) });
@@ -537,14 +578,15 @@ fn links_that_share_a_connection_do_not_mix() {
         for seed in 0..SEEDS {
             let net = SimNet::new(options(publish, seed));
             let networks = [0, 1].map(|_| driven.then(|| Network::driven().expect("a descriptor")));
-            let [a, b] = [0, 1].map(|node: u32| {
+            let [a, b] = [0, 1].map(|node: u32| -> Arc<dyn Fabric> {
                 let network = networks[node as usize].clone();
                 SharedFabric::new(net.fabric(node), Arc::new(|worker| worker), network)
             });
             let loads = both_ways(40);
+            let configs = [small(false), small(true), lending(true)];
             let mut sides: Vec<Side> = (0..3)
                 .flat_map(|i| {
-                    let (here, there) = links(&*a, &*b, false, small(i == 1));
+                    let (here, there) = links(&a, &b, false, configs[i as usize]);
                     let [salt, other] = [2 * i + 1, 2 * i + 2];
                     [Side::new(here, loads[0], seed, salt), Side::new(there, loads[1], seed, other)]
                 })

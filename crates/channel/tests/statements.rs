@@ -8,11 +8,13 @@ mod ends;
 #[allow(dead_code, reason = "statements send frames of their own")]
 mod load;
 
+use std::sync::Arc;
+
 use channel::protocol::{KeptLinks, StatementNumber};
-use channel::{Class, Header, Link, LinkError, RingConfig, Transfer};
+use channel::{Class, Header, Link, LinkError, Region, RingConfig, Transfer};
 use ends::small;
-use fabric::Publish;
 use fabric::sim::{SimNet, SimOptions};
+use fabric::{Fabric, Publish};
 use load::{Rng, links};
 
 const MODES: [Publish; 3] = [Publish::InOrderPoll, Publish::Notify, Publish::NotifyCounted];
@@ -41,11 +43,18 @@ impl End {
     /// # Errors
     /// When the connection has ended.
     fn act(&mut self, statement: u32, frames: u64, rng: &mut Rng) -> Result<(), LinkError> {
+        let lends = self.sent < frames && rng.below(2) == 0;
+        let region = self.link.region().filter(|_| lends);
+        let lent = region.and_then(Region::reserve);
         if self.sent < frames
             && let Some(slot) = self.link.reserve(Class::Control)
         {
             let words = [u64::from(statement), self.sent, 0];
-            slot.publish(Header { words, ..Header::default() }, rng.below(900) as usize);
+            let (header, len) = (Header { words, ..Header::default() }, rng.below(900) as usize);
+            match lent {
+                Some(writer) => slot.lend(header, &writer.seal(len + 1)),
+                None => slot.publish(header, len),
+            }
             self.sent += 1;
         }
         if rng.below(2) == 0 {
@@ -79,7 +88,7 @@ fn renew(net: &SimNet, [a, b]: &mut [End; 2], incarnation: u32) {
 fn session(publish: Publish, config: RingConfig, seed: u64) -> (u64, u64) {
     let ordered_completions = seed.is_multiple_of(2);
     let net = SimNet::new(SimOptions { publish, ordered_completions, ..SimOptions::seeded(seed) });
-    let (a, b) = links(&*net.fabric(0), &*net.fabric(1), false, config);
+    let (a, b) = joined(&net, config);
     net.settle();
     let (mut ends, mut rng, mut incarnation) = ([End::new(a), End::new(b)], Rng(seed), 7);
     let mut delivered = 0;
@@ -140,10 +149,15 @@ fn session(publish: Publish, config: RingConfig, seed: u64) -> (u64, u64) {
     (dropped, sum(|of| of.frames_again))
 }
 
+fn joined(net: &SimNet, config: RingConfig) -> (Link, Link) {
+    let [a, b]: [Arc<dyn Fabric>; 2] = [net.fabric(0), net.fabric(1)];
+    links(&a, &b, false, config)
+}
+
 #[test]
 fn frames_of_a_former_statement_are_dropped_however_they_come() {
     for publish in MODES {
-        for transfer in [Transfer::Write, Transfer::Read] {
+        for transfer in [Transfer::Write, Transfer::Read, Transfer::Region] {
             let config = RingConfig { transfer, ..small(true) };
             let each = (0..SEEDS).map(|seed| session(publish, config, seed));
             let (dropped, again) = each.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
@@ -156,7 +170,7 @@ fn frames_of_a_former_statement_are_dropped_however_they_come() {
 #[test]
 fn a_payload_that_lives_keeps_a_link_from_the_next_statement() {
     let net = SimNet::new(SimOptions::seeded(3));
-    let (mut a, mut b) = links(&*net.fabric(0), &*net.fabric(1), false, small(false));
+    let (mut a, mut b) = joined(&net, small(false));
     let unattached = KeptLinks::default();
     assert!(!unattached.whole && a.rests() && b.rests());
     net.settle();
@@ -179,7 +193,7 @@ fn a_payload_that_lives_keeps_a_link_from_the_next_statement() {
 fn a_frame_of_a_statement_that_has_not_begun_is_refused() {
     for publish in MODES {
         let net = SimNet::new(SimOptions { publish, ..SimOptions::seeded(4) });
-        let (mut a, mut b) = links(&*net.fabric(0), &*net.fabric(1), false, small(false));
+        let (mut a, mut b) = joined(&net, small(false));
         net.settle();
         a.begin(StatementNumber::new(2)).expect("a link that stands");
         b.begin(StatementNumber::new(1)).expect("a link that stands");

@@ -56,7 +56,7 @@ fn verbs(devices: &str, publish: Publish) -> [Arc<dyn Fabric>; 2] {
 
 fn both_ends(config: RingConfig, ends: impl Fn([Link; 2])) {
     for [a, b] in fabrics() {
-        ends(links(&*a, &*b, true, config).into());
+        ends(links(&a, &b, true, config).into());
     }
 }
 
@@ -148,6 +148,13 @@ fn a_link_without_news_says_so_and_one_with_a_frame_does_not() {
         assert!(b.has_news(), "the end of the peer");
         b.poll().expect_err("the peer has gone");
         assert!(b.has_news(), "it says so again");
+    }
+}
+
+#[test]
+fn load_both_ways_that_stays_in_regions() {
+    for sleeps in [false, true] {
+        carry(RingConfig { transfer: Transfer::Region, ..small(true) }, 500, sleeps);
     }
 }
 

@@ -69,7 +69,7 @@ impl Link {
         self.signal_next();
         // Where the peer keeps its frames until they are read, its last ones wait for credit.
         let of_frames = matches!(notice, Notice::Frames(_) | Notice::Frame(_))
-            || self.config.transfer == Transfer::Read;
+            || self.config.transfer != Transfer::Write;
         let (id, flags) = self.operation(if of_frames { NOTICE } else { HINT });
         let dst = RemoteRange { key: peer, offset: 0 };
         match self.endpoint.write_notify(Src::Empty, dst, notice.encode(), id, flags) {

@@ -46,6 +46,7 @@ impl Link {
         }
         let ring = Ring::new(fabric, &self.config)?;
         self.key = open(&mut *endpoint, &self.config, &ring, &self.staging)?;
+        self.withdraw_unread();
         self.ring = ring.into();
         self.consumer.renew(incarnation);
         self.fetches = Fetches::new(self.config.slots);

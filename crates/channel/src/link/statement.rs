@@ -20,8 +20,7 @@ impl Link {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn begin(&mut self, statement: StatementNumber) -> Result<(), LinkError> {
-        let waiting = self.inbox.drain(..).count();
-        self.stats.frames_dropped += waiting as u64;
+        self.drop_received();
         self.statement = statement;
         self.failed()
     }
@@ -30,8 +29,7 @@ impl Link {
     /// nobody has received. True if it can serve another statement: it is whole, attached, and no
     /// payload of it lives, which would keep a slot from the frames to come.
     pub fn rests(&mut self) -> bool {
-        let waiting = self.inbox.drain(..).count();
-        self.stats.frames_dropped += waiting as u64;
+        self.drop_received();
         self.collect();
         let is_whole = self.failure.is_none() && self.peer.is_some() && !self.posts_again();
         is_whole && self.consumer.held() == 0

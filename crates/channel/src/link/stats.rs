@@ -5,6 +5,8 @@
 pub struct LinkStats {
     /// Frames published.
     pub frames_sent: u64,
+    /// Those of them whose payloads stayed in the region.
+    pub frames_lent: u64,
     /// Frames posted again over another connection.
     pub frames_again: u64,
     /// Bytes of their payloads.
@@ -14,7 +16,7 @@ pub struct LinkStats {
     /// Writes posted that carry a frame: one a frame.
     pub writes: u64,
     /// Reads posted that fetch frames (W3): one a frame, and one more where a frame is longer than
-    /// the one before.
+    /// the one before; or one for each payload in the peer's region.
     pub reads: u64,
     /// Bytes that they asked for.
     pub ring_bytes_read: u64,

@@ -28,7 +28,7 @@ impl Link {
     pub fn has_news(&mut self) -> bool {
         let own = self.failure.is_some()
             || self.cramped.is_some()
-            || self.config.transfer == Transfer::Read
+            || self.config.transfer != Transfer::Write
             || self.ring.uncollected() > 0
             || self.posts_again()
             || self.announces()

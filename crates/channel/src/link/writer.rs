@@ -8,6 +8,7 @@ use fabric::RemoteKey;
 use super::{Link, StagedFrame};
 use crate::Header;
 use crate::protocol::{Class, slot_of};
+use crate::region::{Reference, RegionFrame};
 
 /// A slot that may be filled. Dropped without [`publish`](Self::publish) nothing was sent.
 pub struct SlotWriter<'a> {
@@ -38,6 +39,29 @@ impl SlotWriter<'_> {
         self.link.stats.frames_sent += 1;
         self.link.stats.payload_bytes_sent += len as u64;
         let statement = self.link.statement;
-        self.link.post_frame(self.peer, self.position, StagedFrame { header, statement, len });
+        let borrowed = false;
+        let frame = StagedFrame { header, statement, len, borrowed };
+        self.link.post_frame(self.peer, self.position, frame);
+    }
+
+    /// Sends a payload that stays in the region, from where the peer reads it; see
+    /// [`Link::lends`].
+    ///
+    /// # Panics
+    /// When it lies in another region than the link's.
+    pub fn lend(mut self, header: Header, payload: &RegionFrame) {
+        assert!(self.link.lends(payload), "it lies in another region");
+        if self.class == Class::Control {
+            self.link.signal_next();
+        }
+        self.payload_mut()[..Reference::BYTES].copy_from_slice(&payload.reference().encode());
+        let bytes = payload.as_ref().len() as u64;
+        self.link.stats.frames_sent += 1;
+        self.link.stats.frames_lent += 1;
+        self.link.stats.payload_bytes_sent += bytes;
+        self.link.lent.lend(self.position, payload.clone());
+        let (statement, len) = (self.link.statement, Reference::BYTES);
+        let frame = StagedFrame { header, statement, len, borrowed: true };
+        self.link.post_frame(self.peer, self.position, frame);
     }
 }

@@ -20,6 +20,8 @@ pub struct Consumer {
     accepted: u64,
     released: Contiguous,
     returned: u64,
+    /// One past the last frame that names a payload in the producer's region.
+    lent_below: u64,
 }
 
 /// What is known of frames that were not accepted yet, by publish mode.
@@ -54,6 +56,7 @@ impl Consumer {
             accepted: 0,
             released: Contiguous::default(),
             returned: 0,
+            lent_below: 0,
         }
     }
 
@@ -77,7 +80,7 @@ impl Consumer {
         let first = self.accepted;
         (self.incarnation, self.first) = (incarnation, first);
         let none = Contiguous::starting_at(first);
-        (self.released, self.returned) = (none, first);
+        (self.released, self.returned, self.lent_below) = (none, first, first);
         self.arrived = match self.arrived {
             Arrived::InSlot => Arrived::InSlot,
             Arrived::Below(_) => Arrived::Below(first),
@@ -194,6 +197,27 @@ impl Consumer {
         self.accepted - 1
     }
 
+    /// The frame that was accepted last names a payload in the producer's region (W3), which is to
+    /// be read: credit for it is returned as soon as all up to it are released.
+    pub fn borrowed(&mut self) {
+        self.lent_below = self.accepted;
+    }
+
+    /// Whether credit was returned for all frames that name payloads in the producer's region.
+    pub fn has_returned_borrowed(&self) -> bool {
+        self.returned >= self.lent_below
+    }
+
+    /// Frames from `position` on were accepted, and what they name was not read before the
+    /// connection ended: they are accepted once more behind a [`renew`](Self::renew).
+    ///
+    /// # Panics
+    /// When they were not accepted.
+    pub fn withdraw(&mut self, position: u64) {
+        assert!(position < self.accepted, "position {position} was not accepted");
+        self.accepted = position;
+    }
+
     /// Frames accepted.
     pub fn accepted(&self) -> u64 {
         self.accepted
@@ -227,11 +251,13 @@ impl Consumer {
     }
 
     /// The credit that is worth a notice of its own: a batch was released since the last one. Where
-    /// we read, also the last one of what was announced: the producer may be waiting to go.
+    /// we read, also the last one of what was announced, or of what is in a region: the producer may
+    /// be waiting to go, or for the slots of that.
     pub fn credit_due(&self) -> Option<u64> {
         let credit = self.released.below();
         let last = matches!(self.arrived, Arrived::Fetched { below, .. } if below == credit);
-        let batch = if last { 1 } else { self.credit_batch };
+        let read = self.returned < self.lent_below && self.lent_below <= credit;
+        let batch = if last || read { 1 } else { self.credit_batch };
         (credit - self.returned >= batch).then_some(credit)
     }
 

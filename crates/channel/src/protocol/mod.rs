@@ -11,6 +11,7 @@
 
 mod consumer;
 mod contiguous;
+mod lent;
 mod producer;
 mod statement;
 mod window;
@@ -18,6 +19,7 @@ mod wire;
 
 pub use consumer::Consumer;
 pub use contiguous::Contiguous;
+pub use lent::Lent;
 pub use producer::{Class, Producer, Stall};
 pub use statement::{KeptLinks, NextStatement, StatementNumber};
 pub use window::{FRAME_BYTES_MIN, ReceiveWindow, SendWindow};

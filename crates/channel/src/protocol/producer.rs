@@ -86,6 +86,11 @@ impl Producer {
         self.published - self.credit
     }
 
+    /// All frames below this position are known to be released.
+    pub fn released_below(&self) -> u64 {
+        self.credit
+    }
+
     /// True when each write has completed.
     pub fn all_retired(&self) -> bool {
         self.retired.below() == self.published

@@ -1,7 +1,11 @@
 //! Two ends that send each other frames of every size, hold some of what they receive, and check
 //! every byte.
 
-use channel::{Class, Header, Link, LinkError, Payload, ReceivedFrame, RingConfig};
+use std::sync::Arc;
+
+use channel::{
+    Class, Header, Link, LinkError, Payload, ReceivedFrame, Region, RingConfig, Transfer,
+};
 use fabric::Fabric;
 
 use crate::ends::endpoints;
@@ -113,17 +117,33 @@ impl Side {
             Class::Data => self.sent,
             Class::Control => self.sent / self.load.control_every,
         };
+        let seed = number << 8 | self.salt;
+        // Some payloads stay in the region, where there is one.
+        let region = self.link.region().filter(|_| len > 0 && self.rng.below(3) > 0).cloned();
+        let lent = match region {
+            Some(region) => {
+                let Some(mut writer) = region.reserve() else { return };
+                fill(seed, &mut writer.payload_mut()[..len]);
+                Some(writer.seal(len))
+            }
+            None => None,
+        };
         let Some(mut slot) = self.link.reserve(class) else { return };
-        fill(number << 8 | self.salt, &mut slot.payload_mut()[..len]);
         let header = Header {
             kind: (class == Class::Control).into(),
             flags: len as u8,
             colour: number as u16,
             operator: number as u32,
             port: len as u32,
-            words: [number << 8 | self.salt, number.wrapping_neg(), !number],
+            words: [seed, number.wrapping_neg(), !number],
         };
-        slot.publish(header, len);
+        match lent {
+            Some(payload) => slot.lend(header, &payload),
+            None => {
+                fill(seed, &mut slot.payload_mut()[..len]);
+                slot.publish(header, len);
+            }
+        }
         match class {
             Class::Control => self.control_due -= 1,
             Class::Data => {
@@ -177,11 +197,26 @@ impl Side {
     }
 }
 
+/// Slots of a region: fewer than of a ring, so that they run out.
+const REGION_SLOTS: u32 = 2;
+
 /// Makes both ends of a link and attaches them.
-pub fn links(a: &dyn Fabric, b: &dyn Fabric, blocking: bool, config: RingConfig) -> (Link, Link) {
-    let (here, there) = endpoints(a, b, blocking);
-    let mut here = Link::new(a, here, config, 7).expect("a link");
-    let mut there = Link::new(b, there, config, 7).expect("a link");
+pub fn links(
+    a: &Arc<dyn Fabric>,
+    b: &Arc<dyn Fabric>,
+    blocking: bool,
+    config: RingConfig,
+) -> (Link, Link) {
+    let (here, there) = endpoints(&**a, &**b, blocking);
+    let link = |fabric: &Arc<dyn Fabric>, endpoint| {
+        let link = Link::new(&**fabric, endpoint, config, 7).expect("a link");
+        if config.transfer == Transfer::Region {
+            link.lending(Region::new(fabric, &config, REGION_SLOTS).expect("a region"))
+        } else {
+            link
+        }
+    };
+    let (mut here, mut there) = (link(a, here), link(b, there));
     here.attach(&there.descriptor()).expect("equal ends");
     there.attach(&here.descriptor()).expect("equal ends");
     (here, there)
