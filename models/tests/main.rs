@@ -14,6 +14,7 @@ mod pool_numbers;
 mod pool_servers;
 mod pull;
 mod pulse;
+mod region;
 mod ring;
 mod rounds;
 mod segments;

@@ -25,6 +25,7 @@ pub struct Region {
     fabric: Arc<dyn Fabric>,
     memory: RegionMemory,
     key: RemoteKey,
+    slots: u32,
     payload_max: usize,
     payload_crc: bool,
     /// Free slots, as a set.
@@ -62,6 +63,7 @@ impl Region {
             fabric: fabric.clone(),
             memory,
             key,
+            slots,
             payload_max: config.payload_max(),
             payload_crc: config.payload_crc,
             free: Mutex::new(u64::MAX >> (SLOTS_MAX - slots)),
@@ -83,6 +85,11 @@ impl Region {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         *free |= order::collect(&self.released);
         free.count_ones()
+    }
+
+    /// All slots.
+    pub fn slots(&self) -> u32 {
+        self.slots
     }
 
     /// Bytes of a payload at most: as many as of a ring's.

@@ -7,9 +7,10 @@
 //! Every node makes these calls in this order. Workers of one node need no link: they hand rows
 //! over by reference ([`dataflow::process`]).
 
+use std::sync::Arc;
 use std::thread;
 
-use channel::{Link, LinkError, Tuning};
+use channel::{Link, LinkError, Region, RingConfig, Transfer, Tuning};
 use cluster::Control;
 use dataflow::job::Settings;
 use fabric::{Endpoint, FabricError, LinkId, Offer};
@@ -79,13 +80,21 @@ pub(crate) fn join(
     let addresses = offers.iter().map(|offer| offer.address()).collect();
     let addresses = exchange(control, layout, "addresses", true, &ends, addresses)?;
     let endpoints = connect_all(offers, &addresses)?;
+    let regions = regions(pairs, layout, settings)?;
     let mut links = endpoints
         .into_iter()
         .zip(&ends)
         .map(|(endpoint, &end)| {
             let ring = pairs.ring(end.remote / layout.per_node, settings);
-            let link = Link::new(fabric(end), endpoint, ring, control.generation())?;
-            Ok(link.tuned(tuning))
+            let link = Link::new(fabric(end), endpoint, ring, control.generation())?.tuned(tuning);
+            let lends = |rank| pairs.is_alike(rank, end.remote / layout.per_node);
+            let region = regions.as_ref().filter(|(rank, _)| lends(*rank));
+            Ok(match region {
+                Some((_, regions)) => {
+                    link.lending(regions[(end.local % layout.per_node) as usize].clone())
+                }
+                None => link,
+            })
         })
         .collect::<Result<Vec<_>, LinkError>>()?;
     let rings = links.iter().map(Link::descriptor).collect();
@@ -99,6 +108,23 @@ pub(crate) fn join(
         joined[(end.local % layout.per_node) as usize][end.remote as usize] = Some(link);
     }
     Ok(joined)
+}
+
+/// A region for each worker of this node, if rings are so (W3), and the rank of a node that reads
+/// them, as all do that are joined with this one in the same way.
+fn regions(
+    pairs: &Pairs,
+    layout: NodeLayout,
+    settings: &Settings,
+) -> Result<Option<(u32, Vec<Arc<Region>>)>, LinkError> {
+    if settings.ring.transfer != Transfer::Region {
+        return Ok(None);
+    }
+    let Some((rank, fabric)) = pairs.most_used(layout.rank) else { return Ok(None) };
+    let ring: RingConfig = pairs.ring(rank, settings);
+    let region = |_| Region::new(fabric, &ring, settings.region_slots());
+    let regions = layout.own().map(region).collect::<Result<_, _>>()?;
+    Ok(Some((rank, regions)))
 }
 
 /// Gives away one byte string per end, and gets the one of each opposite end. `are_places` says

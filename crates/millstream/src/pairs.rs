@@ -147,6 +147,22 @@ impl Pairs {
         &*found.expect("each kind was opened").fabric
     }
 
+    /// The rank of a node that is joined with this one as most others are, and the transport: where
+    /// memory that many peers read is published.
+    pub(crate) fn most_used(&self, own: u32) -> Option<(u32, &Arc<dyn Fabric>)> {
+        let others = || (0..self.kinds.len() as u32).filter(|&rank| rank != own);
+        let alike = |&rank: &u32| others().filter(|&other| self.is_alike(rank, other)).count();
+        let rank = others().max_by_key(alike)?;
+        let kind = self.kinds[rank as usize];
+        let open = self.open.iter().find(|opened| opened.kind == kind)?;
+        Some((rank, &open.fabric))
+    }
+
+    /// Whether two nodes are joined with this one by the same transport.
+    pub(crate) fn is_alike(&self, rank: u32, other: u32) -> bool {
+        self.kinds[rank as usize] == self.kinds[other as usize]
+    }
+
     /// The connections of this node that are watched, and the node at the other end of each.
     pub(crate) fn pulses(&self) -> Vec<(u32, Arc<Pulse>)> {
         self.each(Pulses::used, |pulse| pulse.link())

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::{Class, Link, LinkError};
+use channel::{Class, Link, LinkError, Region, RegionFrame};
 use fabric::{Armed, ErrorKind};
 
 use self::blocked::{BlockedFrame, BlockedFrames};
@@ -59,6 +59,8 @@ pub(crate) struct Net {
     reconnector: RefCell<Option<Box<dyn Reconnector>>>,
     /// What travels by the network's own multicast.
     in_flight: Option<RefCell<PayloadsInFlight>>,
+    /// From where peers read what is for many of them (W3), if links are configured so.
+    region: Option<Arc<Region>>,
     metrics: Arc<Metrics>,
 }
 
@@ -74,6 +76,8 @@ enum Content<'a> {
     Parts(&'a [&'a [u8]]),
     /// Rows, from where they lie.
     Rows(&'a RowsLayout<'a>),
+    /// A payload in the region, which the peer reads there if its link can.
+    Lent(&'a RegionFrame),
 }
 
 impl Net {
@@ -87,6 +91,7 @@ impl Net {
         metrics: Arc<Metrics>,
     ) -> Self {
         let WorkerContext { worker: own, process, settings, .. } = place;
+        let region = links.iter().flatten().find_map(|link| link.region().cloned());
         let beside = |worker: u32| worker != *own && process.workers().contains(&worker);
         let path = |(worker, link): (u32, Option<Link>)| match link {
             _ if beside(worker) => Some(Path::Queue(process.end(*own, worker, settings.ring))),
@@ -102,6 +107,7 @@ impl Net {
             any_moved: Event::default(),
             reconnector: RefCell::new(reconnector),
             in_flight: in_flight.map(RefCell::new),
+            region,
             metrics,
         }
     }
@@ -109,6 +115,11 @@ impl Net {
     /// What travels by the network's own multicast, if it has one.
     pub(crate) fn in_flight(&self) -> Option<RefMut<'_, PayloadsInFlight>> {
         self.in_flight.as_ref().map(RefCell::borrow_mut)
+    }
+
+    /// From where peers read what is for many of them, if there is such memory.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
     }
 
     /// Whether something cannot be sent before others have taken what was sent.
@@ -361,6 +372,11 @@ impl Net {
         self.try_post(self.peer(to), class, envelope, &Content::Parts(parts))
     }
 
+    /// Sends a frame whose payload lies in the region, as [`Net::try_send`].
+    pub(crate) fn try_lend(&self, to: u32, envelope: Envelope, payload: &RegionFrame) -> bool {
+        self.try_post(self.peer(to), Class::Data, envelope, &Content::Lent(payload))
+    }
+
     /// Hands rows to a worker of this process, if there is room. True as for [`Net::try_send`].
     pub(crate) fn try_hand(&self, to: u32, envelope: Envelope, batch: &RecordBatch) -> bool {
         self.try_give(self.peer(to), Class::Data, envelope, || Load::of_rows(batch))
@@ -490,11 +506,21 @@ impl Net {
             return true;
         }
         let Some(link) = &mut *joint.link.borrow_mut() else { return false };
+        let lent = match content {
+            Content::Lent(payload) if link.lends(payload) => Some(*payload),
+            _ => None,
+        };
         let Some(mut slot) = link.reserve(class) else { return false };
-        let len = content.write_to(slot.payload_mut());
-        #[cfg(test)]
-        crate::rows::wire::count_into_slot(len);
-        slot.publish(envelope.encode(), len);
+        let len = if let Some(payload) = lent {
+            slot.lend(envelope.encode(), payload);
+            payload.as_ref().len()
+        } else {
+            let len = content.write_to(slot.payload_mut());
+            #[cfg(test)]
+            crate::rows::wire::count_into_slot(len);
+            slot.publish(envelope.encode(), len);
+            len
+        };
         Metrics::add(&self.metrics.frames_sent, 1);
         Metrics::add(&self.metrics.bytes_sent, len as u64);
         true
@@ -567,6 +593,11 @@ impl Content<'_> {
                 layout.write_to(out);
                 layout.len()
             }
+            Content::Lent(payload) => {
+                let payload = payload.as_ref();
+                out[..payload.len()].copy_from_slice(payload);
+                payload.len()
+            }
         }
     }
 
@@ -576,6 +607,7 @@ impl Content<'_> {
             Content::Parts([]) => Bytes::new(),
             Content::Parts(parts) => parts.concat().into(),
             Content::Rows(layout) => layout.payload(),
+            Content::Lent(payload) => Bytes::from_owner((*payload).clone()),
         }
     }
 }

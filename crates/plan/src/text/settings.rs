@@ -280,11 +280,13 @@ const SETTINGS: &[SettingSpec] = &[
     },
     SettingSpec {
         name: "millstream.ring_mode",
-        values: "write, read",
+        values: "write, read, region",
         default: "write",
         scope: Scope::Job,
         doc: "Who moves rows between two nodes: the worker that sends them writes into memory of \
-              the one that takes them, or this one reads them from memory of the sender.",
+              the one that takes them, or this one reads them from memory of the sender. With \
+              `region` rows are written, and rows for every worker are written once into memory \
+              of the sender that all of them read; slots have 4 MiB at most.",
     },
     SettingSpec {
         name: "millstream.shuffle_bytes",

@@ -27,6 +27,7 @@
 
 mod copies;
 mod inbound;
+mod lending;
 mod lists;
 mod multicast;
 mod outbound;
@@ -37,11 +38,11 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::Class;
 use channel::broadcast::{
     Advice, BroadcastSource, BroadcastTree, ExpectedPayloads, Monitor, Numbered, Relay, Shape,
     Thresholds, TreeUpdate, degree_max,
 };
+use channel::{Class, RegionFrame};
 use fabric::Clock;
 
 use self::lists::Lists;
@@ -74,6 +75,8 @@ struct BroadcastFrame {
     payload: Bytes,
     /// Whether the payload is in memory of its own, and not in a slot.
     owned: bool,
+    /// The payload, where it lies in the region of this worker, from where children read it.
+    lent: Option<RegionFrame>,
     /// The rows, for workers of this process; with the last part alone.
     batch: Option<RecordBatch>,
     /// For whom it is, if not for all.
@@ -387,6 +390,7 @@ impl Distributor {
     ) -> bool {
         let BroadcastFrame { port, colour, complete_before, more, payload, batch, to, .. } =
             &next.frame;
+        let lent = next.frame.lent.as_ref();
         let local = self.process.workers().contains(&child);
         let placeholder = next.frame.placeholder.filter(|_| !local);
         let placeholder = placeholder.map(|bytes| Placeholder { bytes }.encode());
@@ -406,6 +410,11 @@ impl Distributor {
         let envelope = Envelope { operator, port: *port, colour: *colour, more, frame };
         let sent = match batch {
             Some(batch) if local => net.try_hand(child, envelope, batch),
+            _ if let Some(lent) = lent
+                && placeholder.is_none() =>
+            {
+                net.try_lend(child, envelope, lent)
+            }
             _ => {
                 let list = list.as_deref().unwrap_or(&[]);
                 net.try_send(child, Class::Data, envelope, &[list, payload])
@@ -487,6 +496,7 @@ impl BroadcastFrame {
             placeholder: None,
             payload: Bytes::new(),
             owned: true,
+            lent: None,
             batch: Some(batch),
             to: None,
         }

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::{Link, RingConfig};
+use channel::{Link, Region, RingConfig, Transfer};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
 use state::epoch::Progress;
@@ -245,7 +245,7 @@ impl Bed {
         case.settings(&mut settings);
         let processes: Vec<_> =
             (0..shape.processes).map(|rank| Process::new(rank, shape.workers).unwrap()).collect();
-        let links = links(&net, shape, ring);
+        let links = links(&net, shape, settings.ring);
         let actor = |(worker, links): (u32, Vec<Option<Link>>)| {
             let process = processes[(worker / shape.workers) as usize].clone();
             let place = place(worker, shape, process, &net, &settings);
@@ -429,6 +429,12 @@ fn links(net: &SimNet, shape: Shape, ring: RingConfig) -> Vec<Vec<Option<Link>>>
     let total = shape.total();
     let fabrics: Vec<_> = (0..shape.processes).map(|rank| net.fabric(rank)).collect();
     let fabric = |worker: u32| &fabrics[(worker / shape.workers) as usize];
+    let region = |worker: u32| {
+        let fabric: Arc<dyn Fabric> = fabric(worker).clone();
+        Region::new(&fabric, &ring, ring.slots).unwrap()
+    };
+    let lends = ring.transfer == Transfer::Region;
+    let regions: Vec<_> = (0..total).map(|worker| lends.then(|| region(worker))).collect();
     let mut links: Vec<Vec<Option<Link>>> =
         (0..total).map(|_| (0..total).map(|_| None).collect()).collect();
     let pairs = (0..total).flat_map(|a| (a + 1..total).map(move |b| (a, b)));
@@ -439,7 +445,11 @@ fn links(net: &SimNet, shape: Shape, ring: RingConfig) -> Vec<Vec<Option<Link>>>
         let [mut here, mut there] = [(here, a, &addresses[0]), (there, b, &addresses[1])].map(
             |(offer, worker, address)| {
                 let endpoint = offer.connect(address).unwrap();
-                Link::new(fabric(worker).as_ref(), endpoint, ring, 1).unwrap()
+                let link = Link::new(fabric(worker).as_ref(), endpoint, ring, 1).unwrap();
+                match &regions[worker as usize] {
+                    Some(region) => link.lending(region.clone()),
+                    None => link,
+                }
             },
         );
         here.attach(&there.descriptor()).unwrap();

@@ -11,6 +11,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use channel::Transfer;
 use channel::broadcast::Shape as TreeShape;
 use state::Partitioner;
 use state::epoch::{Presence, Progress};
@@ -40,6 +41,8 @@ struct Case {
     /// The kinds of frames that it takes.
     takes: &'static [u8],
     tree: Option<TreeChoice>,
+    /// Who moves frames.
+    transfer: Transfer,
     /// Whether all rows of a sender arrive in order, and not only those for the same workers, or of
     /// other epochs.
     in_order: bool,
@@ -55,6 +58,7 @@ impl Case {
         if let Some(tree) = self.tree {
             settings.casting.tree = tree;
         }
+        settings.ring.transfer = self.transfer;
     }
 
     /// Whether anything travels.
@@ -69,6 +73,7 @@ const PLAIN: Case = Case {
     goes_to: |_, worker, _| vec![worker],
     takes: &[],
     tree: None,
+    transfer: Transfer::Write,
     in_order: true,
     merges: false,
     groups: false,
@@ -100,7 +105,14 @@ const SHUFFLE: ShuffleSettings =
     ShuffleSettings { bytes: 256, wait_ns: 10_000_000, frequent_keys: FrequentKeys::Auto };
 
 /// All exchanges.
-const EXCHANGES: [Case; 12] = [
+const EXCHANGES: [Case; 14] = [
+    Case { name: "broadcast along a chain of regions", transfer: Transfer::Region, ..BROADCAST },
+    Case {
+        name: "broadcast from a region that all read",
+        tree: Some(TreeChoice::Fixed(TreeShape::Sequential)),
+        transfer: Transfer::Region,
+        ..BROADCAST
+    },
     PLAIN,
     Case {
         name: "shuffle by key",

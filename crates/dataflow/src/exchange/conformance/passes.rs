@@ -6,12 +6,14 @@ use std::sync::Arc;
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
+use channel::Transfer;
+use channel::broadcast::Shape as TreeShape;
 
 use super::bed::{BASE, Shape, TAG, text_schema};
-use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
+use super::{BROADCAST, Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
 use crate::error::DataflowError;
 use crate::exchange::{Inputs, Port};
-use crate::job::{Distribution, Exchange, RowPartitioner};
+use crate::job::{Distribution, Exchange, RowPartitioner, TreeChoice};
 use crate::rows::wire::{RowCopies, take_copied};
 
 /// Bytes of a number.
@@ -119,4 +121,21 @@ fn a_row_larger_than_a_slot_is_copied_once_more_before_it_is_cut() {
     let bytes = rows * (ROW_BYTES + shape.text_bytes);
     assert!((bytes..bytes + 64 * rows).contains(&copied.elsewhere), "{copied:?} of {bytes}");
     assert!(copied.into_slots >= copied.elsewhere, "{copied:?} of {bytes}");
+}
+
+/// Bytes that three processes write into slots of rings and regions, for rows that each of them
+/// broadcasts to the two others.
+fn written(transfer: Transfer) -> (RowCopies, usize) {
+    let tree = Some(TreeChoice::Fixed(TreeShape::Sequential));
+    let case = Case { name: "broadcast", tree, transfer, ..BROADCAST };
+    copied(&case, 3)
+}
+
+#[test]
+fn a_broadcast_through_a_region_writes_rows_once_for_all() {
+    let (region, bytes) = written(Transfer::Region);
+    let (rings, _) = written(Transfer::Write);
+    // The rest are frames of control, and of rows their heads.
+    assert!((bytes..2 * bytes).contains(&region.into_slots), "{region:?} of {bytes}");
+    assert!(rings.into_slots >= region.into_slots + bytes, "{rings:?}, {region:?} of {bytes}");
 }

@@ -46,6 +46,10 @@ impl Peer {
     /// The path has ended, and nothing more is needed of it.
     pub(super) fn leave(&self) {
         self.gone.set(true);
+        // It reads nothing any more of what was lent to it.
+        if let Path::Link(_) = self.path {
+            self.path.close();
+        }
         self.moved.notify();
     }
 

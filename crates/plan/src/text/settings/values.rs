@@ -117,6 +117,7 @@ pub(super) fn transfer(text: &str) -> Option<Transfer> {
     Some(match text {
         "write" => Transfer::Write,
         "read" => Transfer::Read,
+        "region" => Transfer::Region,
         _ => return None,
     })
 }

@@ -44,7 +44,7 @@ impl Distributor {
         self.enqueue(member, local, Some(self.locals()), 0).await?;
         let mut encoded = Some(first);
         for worker in others {
-            let Encoded { payload, encode_ns } = match encoded.take() {
+            let Encoded { payload, encode_ns, .. } = match encoded.take() {
                 Some(first) => first,
                 None => self.encode(net, rows),
             };
@@ -57,6 +57,7 @@ impl Distributor {
                     placeholder: None,
                     payload,
                     owned: true,
+                    lent: None,
                     batch: None,
                     to: None,
                 };

@@ -207,6 +207,7 @@ impl Distributor {
             placeholder,
             payload,
             owned,
+            lent: None,
             batch,
             to,
         })
@@ -241,6 +242,7 @@ impl Distributor {
         let Relayed { relay, partial, .. } = of_source;
         let taken = relay.take().map_err(|breach| malformed(breach.to_string()))?;
         let Some(seq) = taken else { return Ok(false) };
+        self.lend_again(member.net(), relay, seq);
         let part = relay.frame_mut(seq).map(|frame| {
             let BroadcastFrame { port, colour, more, payload, to, .. } = frame;
             (*port as usize, *colour, *more, payload.clone(), to.clone())

@@ -103,7 +103,7 @@ impl Distributor {
         member: &impl Member,
         port: u32,
         batch: RecordBatch,
-        Encoded { payload, encode_ns }: Encoded,
+        Encoded { payload, encode_ns, .. }: Encoded,
         to: &Arc<WorkerSet>,
     ) -> Result<(), DataflowError> {
         let own = self.process.rank();
@@ -133,6 +133,7 @@ impl Distributor {
                 placeholder: None,
                 payload,
                 owned: true,
+                lent: None,
                 batch,
                 to: Some(to.clone()),
             };

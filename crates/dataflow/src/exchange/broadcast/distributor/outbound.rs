@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use channel::RegionFrame;
 
 use super::{BroadcastFrame, Distributor, Way};
 use crate::error::DataflowError;
@@ -15,6 +16,8 @@ use crate::runtime::net::Net;
 /// Rows as a payload.
 pub(super) struct Encoded {
     pub(super) payload: Bytes,
+    /// The same, where it lies in the region.
+    pub(super) lent: Option<RegionFrame>,
     /// How long it took to encode them.
     pub(super) encode_ns: u64,
 }
@@ -51,7 +54,10 @@ impl Distributor {
         let mut done = 0;
         while done < batch.num_rows() {
             let layout = cutter.cut(&picks, done, room)?;
-            let encoded = self.encode(member.net(), &layout);
+            let encoded = match self.region_for(member.net(), &layout) {
+                Some(region) => self.encode_into(region, member.net(), &layout).await,
+                None => self.encode(member.net(), &layout),
+            };
             let batch = batch.slice(done, layout.rows());
             match (self.way, to) {
                 (Way::Copies, _) => {
@@ -73,7 +79,7 @@ impl Distributor {
         let payload = rows.payload();
         let encode_ns = self.clock.now_ns().saturating_sub(start);
         net.count(|metrics| &metrics.broadcast_encode_ns, encode_ns);
-        Encoded { payload, encode_ns }
+        Encoded { payload, lent: None, encode_ns }
     }
 
     /// Gives rows out along the tree, in as many frames as they need.
@@ -82,7 +88,7 @@ impl Distributor {
         member: &impl Member,
         port: u32,
         batch: RecordBatch,
-        Encoded { payload, encode_ns }: Encoded,
+        Encoded { payload, lent, encode_ns }: Encoded,
     ) -> Result<(), DataflowError> {
         let mut batch = Some(batch);
         let parts = parts_of(&payload, member.net().payload_room());
@@ -101,6 +107,8 @@ impl Distributor {
                 placeholder: flies(payload.len()).then_some(payload.len() as u32),
                 payload,
                 owned: true,
+                // It fits one slot, and so is one part.
+                lent: lent.clone(),
                 batch,
                 to: None,
             };
