@@ -32,7 +32,7 @@ pub enum Transfer {
     /// memory cannot be written by anybody. A frame costs a notice, and a way more.
     Read,
     /// As [`Write`](Self::Write), and a payload for many lies once in a region of its producer
-    /// ([`Region`](crate::Region)), from where each consumer reads it (W3).
+    /// ([`SharedRegion`](crate::SharedRegion)), from where each consumer reads it (W3).
     Region,
 }
 

@@ -43,5 +43,5 @@ pub use error::LinkError;
 pub use link::{Link, LinkStats, ReceivedFrame, SlotWriter};
 pub use memory::Payload;
 pub use protocol::Class;
-pub use region::{Region, RegionFrame, RegionWriter};
+pub use region::{RegionFrame, RegionWriter, SharedRegion};
 pub use trailer::Header;

@@ -43,7 +43,7 @@ use crate::memory::{Payload, Ring, Staging};
 use crate::protocol::{
     Breach, Class, Consumer, Lent, Notice, Producer, Stall, StatementNumber, commit_word, slot_of,
 };
-use crate::region::{Region, RegionFrame};
+use crate::region::{RegionFrame, SharedRegion};
 use crate::trailer::{Header, TRAILER_BYTES, Trailer};
 use crate::{LinkError, RingConfig, Transfer, Tuning};
 use borrow::AcceptedFrame;
@@ -85,7 +85,7 @@ pub struct Link {
     key: RemoteKey,
     peer: Option<RemoteKey>,
     /// What this end lends from, and what the peer may still read of it.
-    region: Option<Arc<Region>>,
+    region: Option<Arc<SharedRegion>>,
     lent: Lent<RegionFrame>,
     /// What the peer lends from.
     peer_region: Option<RemoteKey>,
@@ -543,46 +543,6 @@ impl Link {
         }
         self.unsignalled = 0;
         (id, Flags::SIGNAL)
-    }
-
-    fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
-        match completion {
-            Completion::Local { id: OpId(name) } => {
-                let (published, kind) = (name >> KIND_BITS, name & ((1 << KIND_BITS) - 1));
-                if kind == READ && self.config.transfer == Transfer::Region {
-                    return self.has_read(published);
-                } else if kind == READ {
-                    return self.fetched(published);
-                }
-                if self.caps.ordered_completions {
-                    self.producer.retire_below(published);
-                } else if kind == FRAME {
-                    self.producer.retire(published - 1);
-                }
-                self.notices_open -= u32::from(kind == NOTICE);
-                Ok(())
-            }
-            Completion::Notify { imm } => {
-                self.recvs_used += 1;
-                self.stats.notices_received += 1;
-                match Notice::decode(imm)? {
-                    Notice::Frames(count) => self.consumer.frames_notice(count)?,
-                    Notice::Frame(count) => self.consumer.frame_notice(count)?,
-                    Notice::Credit(count) => {
-                        self.producer.credit_notice(count)?;
-                        self.lent.read_below(self.producer.released_below());
-                    }
-                    Notice::Sleep(seen) => {
-                        self.peer_sleeps = true;
-                        let unseen = self.producer.is_beyond(seen);
-                        self.wake_due = unseen && self.producer.unannounced().is_some();
-                    }
-                }
-                Ok(())
-            }
-            Completion::Recv { .. } => Err(Failure::Protocol("a message on a link".into())),
-            Completion::Error { kind, .. } => Err(Failure::Disconnected(kind)),
-        }
     }
 
     fn post_recvs(&mut self) {

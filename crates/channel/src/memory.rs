@@ -1,9 +1,8 @@
-//! The only `unsafe` of the crate: the bytes of slots as slices.
+//! The bytes of slots as slices: with those of a region, the only `unsafe` of the crate.
 //!
 //! A slab has no owner whom the compiler knows; the ring's protocol gives each slot one. A staging
 //! slot is its writer's from the completion of its last write to the post of the next. A ring slot
-//! is its payload's from the acceptance of a frame to the return of its credit. A slot of a region is
-//! its writer's until it is sealed, and then nobody writes it before its last frame is dropped.
+//! is its payload's from the acceptance of a frame to the return of its credit.
 //! Trailers are read word by word and need no `unsafe`.
 
 use std::fmt;
@@ -14,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fabric::{Fabric, FabricError, Slab, SlabRange};
 
 use crate::order;
-use crate::region::{RegionFrame, RegionWriter};
 use crate::trailer::{COMMIT_OFFSET, TRAILER_BYTES, Words};
 use crate::{RingConfig, Transfer};
 
@@ -204,55 +202,5 @@ impl Drop for Payload {
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Payload({} bytes in slot {})", self.len, self.slot)
-    }
-}
-
-/// The slots of a region.
-pub(crate) struct RegionMemory {
-    slab: Slab,
-    slot_bytes: usize,
-    bytes: usize,
-}
-
-impl RegionMemory {
-    pub fn new(fabric: &dyn Fabric, slots: usize, slot_bytes: usize) -> Result<Self, FabricError> {
-        let bytes = slots * slot_bytes;
-        Ok(Self { slab: fabric.slab(bytes)?, slot_bytes, bytes })
-    }
-
-    /// All of it, to be published.
-    pub fn all(&self) -> Result<SlabRange, FabricError> {
-        self.slab.range(0..self.bytes)
-    }
-
-    /// Where a slot begins.
-    pub fn offset(&self, slot: u32) -> usize {
-        slot as usize * self.slot_bytes
-    }
-
-    fn slot(&self, slot: u32) -> Range<usize> {
-        let start = self.offset(slot);
-        start..start + self.slot_bytes - TRAILER_BYTES
-    }
-}
-
-impl RegionWriter {
-    /// The payload: [`Region::payload_max`](crate::Region::payload_max) bytes from a multiple of
-    /// 64, with whatever was there before.
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let (memory, slot) = self.place();
-        // SAFETY: a region hands a slot to one writer, when the last frame of it was dropped, and
-        // so all who were to read it have; `&mut self` excludes a second slice.
-        unsafe { memory.slab.bytes_mut(memory.slot(slot)) }
-    }
-}
-
-impl AsRef<[u8]> for RegionFrame {
-    fn as_ref(&self) -> &[u8] {
-        let (memory, slot, len) = self.place();
-        let start = memory.offset(slot);
-        // SAFETY: its writer is gone, and the slot has no other before this frame is dropped. Peers
-        // cannot write into what is published.
-        unsafe { memory.slab.bytes(start..start + len) }
     }
 }

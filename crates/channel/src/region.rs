@@ -8,20 +8,21 @@
 //! ```
 //!
 //! A region is registered and published once for all links of a worker. Its size is fixed: while no
-//! slot is free, [`Region::reserve`] gives nothing.
+//! slot is free, [`SharedRegion::reserve`] gives nothing.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fabric::{Fabric, PUBLISHED_READ_MAX, RemoteKey};
+use fabric::{Fabric, FabricError, PUBLISHED_READ_MAX, RemoteKey, Slab, SlabRange};
 
-use crate::memory::RegionMemory;
 use crate::protocol::SLOTS_MAX;
+use crate::trailer::TRAILER_BYTES;
 use crate::{LinkError, RingConfig, order};
 
 /// A region: slots of a sender that its receivers read. Slots are as large as a ring's.
-pub struct Region {
+pub struct SharedRegion {
     fabric: Arc<dyn Fabric>,
     memory: RegionMemory,
     key: RemoteKey,
@@ -34,7 +35,7 @@ pub struct Region {
     released: AtomicU64,
 }
 
-impl Region {
+impl SharedRegion {
     /// Registers and publishes a region of so many slots of a ring, 1 to 64, for links of `fabric`.
     ///
     /// # Errors
@@ -44,7 +45,7 @@ impl Region {
         fabric: &Arc<dyn Fabric>,
         config: &RingConfig,
         slots: u32,
-    ) -> Result<Arc<Region>, LinkError> {
+    ) -> Result<Arc<SharedRegion>, LinkError> {
         config.validate()?;
         let refuse = |detail| Err(LinkError::Config { detail });
         if !(1..=SLOTS_MAX).contains(&slots) {
@@ -103,21 +104,21 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for SharedRegion {
     fn drop(&mut self) {
         self.fabric.unpublish(self.key);
     }
 }
 
-impl fmt::Debug for Region {
+impl fmt::Debug for SharedRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} slots free)", self.free())
+        write!(f, "SharedRegion({} slots free)", self.free())
     }
 }
 
 /// A slot that is free again when this is dropped.
 struct Slot {
-    region: Arc<Region>,
+    region: Arc<SharedRegion>,
     slot: u32,
 }
 
@@ -163,7 +164,7 @@ struct Sealed {
 
 impl RegionFrame {
     /// Whether it lies in this region.
-    pub(crate) fn is_in(&self, region: &Arc<Region>) -> bool {
+    pub(crate) fn is_in(&self, region: &Arc<SharedRegion>) -> bool {
         Arc::ptr_eq(&self.0.slot.region, region)
     }
 
@@ -245,6 +246,56 @@ impl Reference {
     /// Bytes that are read.
     pub fn padded(self) -> usize {
         (self.len as usize).next_multiple_of(64)
+    }
+}
+
+/// The slots of a region.
+pub(crate) struct RegionMemory {
+    slab: Slab,
+    slot_bytes: usize,
+    bytes: usize,
+}
+
+impl RegionMemory {
+    pub fn new(fabric: &dyn Fabric, slots: usize, slot_bytes: usize) -> Result<Self, FabricError> {
+        let bytes = slots * slot_bytes;
+        Ok(Self { slab: fabric.slab(bytes)?, slot_bytes, bytes })
+    }
+
+    /// All of it, to be published.
+    pub fn all(&self) -> Result<SlabRange, FabricError> {
+        self.slab.range(0..self.bytes)
+    }
+
+    /// Where a slot begins.
+    pub fn offset(&self, slot: u32) -> usize {
+        slot as usize * self.slot_bytes
+    }
+
+    fn slot(&self, slot: u32) -> Range<usize> {
+        let start = self.offset(slot);
+        start..start + self.slot_bytes - TRAILER_BYTES
+    }
+}
+
+impl RegionWriter {
+    /// The payload: [`SharedRegion::payload_max`] bytes from a multiple of
+    /// 64, with whatever was there before.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let (memory, slot) = self.place();
+        // SAFETY: a region hands a slot to one writer, when the last frame of it was dropped, and
+        // so all who were to read it have; `&mut self` excludes a second slice.
+        unsafe { memory.slab.bytes_mut(memory.slot(slot)) }
+    }
+}
+
+impl AsRef<[u8]> for RegionFrame {
+    fn as_ref(&self) -> &[u8] {
+        let (memory, slot, len) = self.place();
+        let start = memory.offset(slot);
+        // SAFETY: its writer is gone, and the slot has no other before this frame is dropped. Peers
+        // cannot write into what is published.
+        unsafe { memory.slab.bytes(start..start + len) }
     }
 }
 

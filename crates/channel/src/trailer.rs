@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Little-endian. The checksum is CRC-32C of the trailer with `crc` zero, and then of the payload
-//! where the link is configured so. Of a *borrowed* frame the payload is a reference to one that lies in
-//! the sender's region. The commit word comes last, so that a write placed in order
-//! shows it last.
+//! where the link is configured so. Of a *borrowed* frame
+//! the payload is a reference to one in the sender's region. The commit word comes last, so that a
+//! write placed in order shows it last.
 
 use fabric::CACHE_LINE;
 

@@ -7,7 +7,9 @@ mod ends;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use channel::{Class, Header, Link, LinkError, Payload, Region, RegionFrame, RingConfig, Transfer};
+use channel::{
+    Class, Header, Link, LinkError, Payload, RegionFrame, RingConfig, SharedRegion, Transfer,
+};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, Publish};
 
@@ -51,7 +53,7 @@ struct Pair {
 
 struct Bed {
     net: SimNet,
-    region: Arc<Region>,
+    region: Arc<SharedRegion>,
     pairs: Vec<Pair>,
     rng: Rng,
     published: u64,
@@ -63,7 +65,7 @@ impl Bed {
         let options = SimOptions { publish, ordered_completions, ..SimOptions::seeded(seed) };
         let net = SimNet::new(SimOptions { poison: seed.is_multiple_of(3), ..options });
         let fabric: Arc<dyn Fabric> = net.fabric(0);
-        let region = Region::new(&fabric, &config(), slots).expect("a region");
+        let region = SharedRegion::new(&fabric, &config(), slots).expect("a region");
         let pair = |node: u32| {
             let (here, there) = ends::endpoints(&*fabric, &*net.fabric(node), false);
             let source = Link::new(&*fabric, here, config(), 1).expect("a link");
@@ -184,7 +186,7 @@ fn a_payload_is_written_once_and_read_by_all() {
             for pair in &bed.pairs {
                 let (source, reader) = (pair.source.stats(), pair.reader.stats());
                 assert_eq!((source.frames_lent, reader.reads), (FRAMES, FRAMES));
-                // What is written for each reader is a line that names the payload, and the trailer.
+                // For each reader a line that names the payload is written, and the trailer.
                 assert_eq!(source.ring_bytes_sent, FRAMES * 128);
             }
         }
@@ -269,11 +271,11 @@ fn a_region_that_cannot_be_is_refused() {
     let net = SimNet::new(SimOptions::seeded(1));
     let fabric: Arc<dyn Fabric> = net.fabric(0);
     for slots in [0, 65] {
-        let error = Region::new(&fabric, &config(), slots).expect_err("out of bounds");
+        let error = SharedRegion::new(&fabric, &config(), slots).expect_err("out of bounds");
         assert!(error.to_string().contains("1 to 64 slots"), "{error}");
     }
     let config = RingConfig { slot_bytes: 8 << 20, ..config() };
-    let error = Region::new(&fabric, &config, 2).expect_err("a READ is not so long");
+    let error = SharedRegion::new(&fabric, &config, 2).expect_err("a READ is not so long");
     assert!(error.to_string().contains("slot_bytes is 8388608"), "{error}");
 }
 

@@ -11,7 +11,7 @@ mod load;
 use std::sync::Arc;
 
 use channel::protocol::{KeptLinks, StatementNumber};
-use channel::{Class, Header, Link, LinkError, Region, RingConfig, Transfer};
+use channel::{Class, Header, Link, LinkError, RingConfig, SharedRegion, Transfer};
 use ends::small;
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, Publish};
@@ -45,7 +45,7 @@ impl End {
     fn act(&mut self, statement: u32, frames: u64, rng: &mut Rng) -> Result<(), LinkError> {
         let lends = self.sent < frames && rng.below(2) == 0;
         let region = self.link.region().filter(|_| lends);
-        let lent = region.and_then(Region::reserve);
+        let lent = region.and_then(SharedRegion::reserve);
         if self.sent < frames
             && let Some(slot) = self.link.reserve(Class::Control)
         {

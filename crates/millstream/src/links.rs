@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use channel::{Link, LinkError, Region, RingConfig, Transfer, Tuning};
+use channel::{Link, LinkError, RingConfig, SharedRegion, Transfer, Tuning};
 use cluster::Control;
 use dataflow::job::Settings;
 use fabric::{Endpoint, FabricError, LinkId, Offer};
@@ -116,13 +116,13 @@ fn regions(
     pairs: &Pairs,
     layout: NodeLayout,
     settings: &Settings,
-) -> Result<Option<(u32, Vec<Arc<Region>>)>, LinkError> {
+) -> Result<Option<(u32, Vec<Arc<SharedRegion>>)>, LinkError> {
     if settings.ring.transfer != Transfer::Region {
         return Ok(None);
     }
     let Some((rank, fabric)) = pairs.most_used(layout.rank) else { return Ok(None) };
     let ring: RingConfig = pairs.ring(rank, settings);
-    let region = |_| Region::new(fabric, &ring, settings.region_slots());
+    let region = |_| SharedRegion::new(fabric, &ring, settings.region_slots());
     let regions = layout.own().map(region).collect::<Result<_, _>>()?;
     Ok(Some((rank, regions)))
 }

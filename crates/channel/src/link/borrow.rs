@@ -3,15 +3,15 @@
 //! ```text
 //!   producer                                        each of its consumers
 //!   fill a slot of the region, once
-//!   a frame on each ring: offset, length ─────────▶ accept it, READ the payload into its ring slot
-//!                                                   hand out, in order, when the READ has completed
+//!   a frame on each ring: offset, length ─────────▶ accept it, READ the payload into its slot
+//!                                                   hand out, in order, when the READ is done
 //!          ◀── credit: all below q are released ─── the payload was dropped
 //!   this consumer's loan ends; the last one frees the slot
 //! ```
 //!
 //! A READ lands in the ring slot of the frame that names the payload, in front of its trailer. That
 //! slot is not free before the payload is dropped, and so neither it nor the slot of the region
-//! changes while a READ is under way. A frame whose READ had not completed when the connection broke
+//! changes during a READ. A frame whose READ had not completed when the connection broke
 //! counts as not taken: the peer posts it again.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use fabric::{Flags, OpId, RemoteRange};
 
 use super::{Failure, KIND_BITS, Link, READ, ReceivedFrame, refused};
 use crate::Transfer;
-use crate::region::{Reference, Region, RegionFrame};
+use crate::region::{Reference, RegionFrame, SharedRegion};
 
 /// A frame that was accepted.
 pub(super) struct AcceptedFrame {
@@ -58,14 +58,14 @@ impl Link {
     /// # Panics
     /// Where rings are not configured for it ([`Transfer::Region`]).
     #[must_use]
-    pub fn lending(mut self, region: Arc<Region>) -> Link {
+    pub fn lending(mut self, region: Arc<SharedRegion>) -> Link {
         assert_eq!(self.config.transfer, Transfer::Region, "nobody would read it");
         self.region = Some(region);
         self
     }
 
     /// The region that this end lends from, if it does.
-    pub fn region(&self) -> Option<&Arc<Region>> {
+    pub fn region(&self) -> Option<&Arc<SharedRegion>> {
         self.region.as_ref()
     }
 

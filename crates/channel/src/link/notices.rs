@@ -1,8 +1,8 @@
 //! What an end tells the other one beside frames: that there are some, credit, and that it sleeps.
 
-use fabric::{Publish, RemoteRange, Src};
+use fabric::{Completion, OpId, Publish, RemoteRange, Src};
 
-use super::{HINT, Link, NOTICE, refused};
+use super::{FRAME, Failure, HINT, KIND_BITS, Link, NOTICE, READ, refused};
 use crate::Transfer;
 use crate::protocol::Notice;
 
@@ -83,6 +83,47 @@ impl Link {
                 self.fail(refused(error));
                 false
             }
+        }
+    }
+
+    /// Takes what the endpoint says: an operation has completed, or a notice has come.
+    pub(super) fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
+        match completion {
+            Completion::Local { id: OpId(name) } => {
+                let (published, kind) = (name >> KIND_BITS, name & ((1 << KIND_BITS) - 1));
+                if kind == READ && self.config.transfer == Transfer::Region {
+                    return self.has_read(published);
+                } else if kind == READ {
+                    return self.fetched(published);
+                }
+                if self.caps.ordered_completions {
+                    self.producer.retire_below(published);
+                } else if kind == FRAME {
+                    self.producer.retire(published - 1);
+                }
+                self.notices_open -= u32::from(kind == NOTICE);
+                Ok(())
+            }
+            Completion::Notify { imm } => {
+                self.recvs_used += 1;
+                self.stats.notices_received += 1;
+                match Notice::decode(imm)? {
+                    Notice::Frames(count) => self.consumer.frames_notice(count)?,
+                    Notice::Frame(count) => self.consumer.frame_notice(count)?,
+                    Notice::Credit(count) => {
+                        self.producer.credit_notice(count)?;
+                        self.lent.read_below(self.producer.released_below());
+                    }
+                    Notice::Sleep(seen) => {
+                        self.peer_sleeps = true;
+                        let unseen = self.producer.is_beyond(seen);
+                        self.wake_due = unseen && self.producer.unannounced().is_some();
+                    }
+                }
+                Ok(())
+            }
+            Completion::Recv { .. } => Err(Failure::Protocol("a message on a link".into())),
+            Completion::Error { kind, .. } => Err(Failure::Disconnected(kind)),
         }
     }
 }

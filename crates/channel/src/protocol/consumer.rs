@@ -251,8 +251,8 @@ impl Consumer {
     }
 
     /// The credit that is worth a notice of its own: a batch was released since the last one. Where
-    /// we read, also the last one of what was announced, or of what is in a region: the producer may
-    /// be waiting to go, or for the slots of that.
+    /// we read, also the last one of what was announced, or is in a region: the producer may be
+    /// waiting to go, or for slots.
     pub fn credit_due(&self) -> Option<u64> {
         let credit = self.released.below();
         let last = matches!(self.arrived, Arrived::Fetched { below, .. } if below == credit);

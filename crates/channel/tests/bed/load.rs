@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use channel::{
-    Class, Header, Link, LinkError, Payload, ReceivedFrame, Region, RingConfig, Transfer,
+    Class, Header, Link, LinkError, Payload, ReceivedFrame, RingConfig, SharedRegion, Transfer,
 };
 use fabric::Fabric;
 
@@ -211,7 +211,7 @@ pub fn links(
     let link = |fabric: &Arc<dyn Fabric>, endpoint| {
         let link = Link::new(&**fabric, endpoint, config, 7).expect("a link");
         if config.transfer == Transfer::Region {
-            link.lending(Region::new(fabric, &config, REGION_SLOTS).expect("a region"))
+            link.lending(SharedRegion::new(fabric, &config, REGION_SLOTS).expect("a region"))
         } else {
             link
         }

@@ -323,8 +323,8 @@ impl Settings {
         self.readers.min(workers.saturating_sub(1))
     }
 
-    /// Slots of the region of a worker, where rings have one ([`channel::Region`]): for the frames
-    /// of a full queue of a broadcast, and for those of a ring that are being read.
+    /// Slots of the region of a worker, where rings have one ([`channel::SharedRegion`]): for the
+    /// frames of a full queue of a broadcast, and for those of a ring that are being read.
     #[must_use]
     pub fn region_slots(&self) -> u32 {
         let slots = self.casting.queue_frames.saturating_add(self.ring.slots);

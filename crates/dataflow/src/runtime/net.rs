@@ -8,6 +8,7 @@
 //! frame of one query never blocks another for good.
 
 mod blocked;
+mod content;
 mod flush;
 mod in_flight;
 mod path;
@@ -22,10 +23,11 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::{Class, Link, LinkError, Region, RegionFrame};
+use channel::{Class, Link, LinkError, RegionFrame, SharedRegion};
 use fabric::{Armed, ErrorKind};
 
 use self::blocked::{BlockedFrame, BlockedFrames};
+use self::content::Content;
 pub(crate) use self::in_flight::{Limits, PayloadsInFlight};
 use self::path::Path;
 use self::peer::Peer;
@@ -60,7 +62,7 @@ pub(crate) struct Net {
     /// What travels by the network's own multicast.
     in_flight: Option<RefCell<PayloadsInFlight>>,
     /// From where peers read what is for many of them (W3), if links are configured so.
-    region: Option<Arc<Region>>,
+    region: Option<Arc<SharedRegion>>,
     metrics: Arc<Metrics>,
 }
 
@@ -68,16 +70,6 @@ pub(crate) struct Net {
 pub(crate) struct Message {
     pub(crate) envelope: Envelope,
     pub(crate) load: Load,
-}
-
-/// What is written into a slot.
-enum Content<'a> {
-    /// Bytes, one part after the other.
-    Parts(&'a [&'a [u8]]),
-    /// Rows, from where they lie.
-    Rows(&'a RowsLayout<'a>),
-    /// A payload in the region, which the peer reads there if its link can.
-    Lent(&'a RegionFrame),
 }
 
 impl Net {
@@ -118,7 +110,7 @@ impl Net {
     }
 
     /// From where peers read what is for many of them, if there is such memory.
-    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+    pub(crate) fn region(&self) -> Option<&Arc<SharedRegion>> {
         self.region.as_ref()
     }
 
@@ -574,40 +566,5 @@ impl Net {
 
     fn each(&self) -> impl Iterator<Item = (u32, &Peer)> {
         self.peers.iter().enumerate().filter_map(|(i, peer)| Some((i as u32, peer.as_ref()?)))
-    }
-}
-
-impl Content<'_> {
-    /// Writes it to the beginning of `out`, which is large enough; gives its length.
-    fn write_to(&self, out: &mut [u8]) -> usize {
-        match self {
-            Content::Parts(parts) => {
-                let mut end = 0;
-                for part in *parts {
-                    out[end..end + part.len()].copy_from_slice(part);
-                    end += part.len();
-                }
-                end
-            }
-            Content::Rows(layout) => {
-                layout.write_to(out);
-                layout.len()
-            }
-            Content::Lent(payload) => {
-                let payload = payload.as_ref();
-                out[..payload.len()].copy_from_slice(payload);
-                payload.len()
-            }
-        }
-    }
-
-    /// The same in memory of its own.
-    fn payload(&self) -> Bytes {
-        match self {
-            Content::Parts([]) => Bytes::new(),
-            Content::Parts(parts) => parts.concat().into(),
-            Content::Rows(layout) => layout.payload(),
-            Content::Lent(payload) => Bytes::from_owner((*payload).clone()),
-        }
     }
 }

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use channel::{Link, Region, RingConfig, Transfer};
+use channel::{Link, RingConfig, SharedRegion, Transfer};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Fabric, LinkId};
 use state::epoch::Progress;
@@ -431,7 +431,7 @@ fn links(net: &SimNet, shape: Shape, ring: RingConfig) -> Vec<Vec<Option<Link>>>
     let fabric = |worker: u32| &fabrics[(worker / shape.workers) as usize];
     let region = |worker: u32| {
         let fabric: Arc<dyn Fabric> = fabric(worker).clone();
-        Region::new(&fabric, &ring, ring.slots).unwrap()
+        SharedRegion::new(&fabric, &ring, ring.slots).unwrap()
     };
     let lends = ring.transfer == Transfer::Region;
     let regions: Vec<_> = (0..total).map(|worker| lends.then(|| region(worker))).collect();

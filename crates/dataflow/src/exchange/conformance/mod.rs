@@ -17,6 +17,7 @@ use state::Partitioner;
 use state::epoch::{Presence, Progress};
 
 use self::bed::{BASE, Bed, Seen, Shape, TAG, envelope, schema};
+use self::passes::BROADCAST;
 use super::{
     AnyExchange, Connected, Forward, GATHERER, Gather, Inputs, Member, Merge, Port, Shuffle, uppar,
 };
@@ -80,15 +81,6 @@ const PLAIN: Case = Case {
     gathers: false,
 };
 
-const BROADCAST: Case = Case {
-    name: "broadcast along a tree",
-    inputs: |place| of_rows(place, Distribution::Broadcast, None, None),
-    goes_to: |_, _, workers| (0..workers).collect(),
-    takes: &[2, 6, 12, 13, 16, 17, 18, 19, 20, 21],
-    tree: Some(TreeChoice::Fixed(TreeShape::Capped(1))),
-    ..PLAIN
-};
-
 const WAITING: Case = Case {
     name: "shuffle to rows that wait",
     inputs: |place| {
@@ -105,8 +97,7 @@ const SHUFFLE: ShuffleSettings =
     ShuffleSettings { bytes: 256, wait_ns: 10_000_000, frequent_keys: FrequentKeys::Auto };
 
 /// All exchanges.
-const EXCHANGES: [Case; 14] = [
-    Case { name: "broadcast along a chain of regions", transfer: Transfer::Region, ..BROADCAST },
+const EXCHANGES: [Case; 13] = [
     Case {
         name: "broadcast from a region that all read",
         tree: Some(TreeChoice::Fixed(TreeShape::Sequential)),

@@ -10,11 +10,21 @@ use channel::Transfer;
 use channel::broadcast::Shape as TreeShape;
 
 use super::bed::{BASE, Shape, TAG, text_schema};
-use super::{BROADCAST, Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
+use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
 use crate::error::DataflowError;
 use crate::exchange::{Inputs, Port};
 use crate::job::{Distribution, Exchange, RowPartitioner, TreeChoice};
 use crate::rows::wire::{RowCopies, take_copied};
+
+/// Rows of each worker go to all along a chain.
+pub(super) const BROADCAST: Case = Case {
+    name: "broadcast along a tree",
+    inputs: |place| of_rows(place, Distribution::Broadcast, None, None),
+    goes_to: |_, _, workers| (0..workers).collect(),
+    takes: &[2, 6, 12, 13, 16, 17, 18, 19, 20, 21],
+    tree: Some(TreeChoice::Fixed(TreeShape::Capped(1))),
+    ..PLAIN
+};
 
 /// Bytes of a number.
 const ROW_BYTES: usize = 8;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use channel::Region;
+use channel::SharedRegion;
 use channel::broadcast::Relay;
 
 use super::outbound::Encoded;
@@ -19,17 +19,17 @@ impl Distributor {
         &self,
         net: &'a Net,
         rows: &RowsLayout<'_>,
-    ) -> Option<&'a Arc<Region>> {
+    ) -> Option<&'a Arc<SharedRegion>> {
         let by_tree = self.way == Way::Tree && net.in_flight().is_none();
-        let fits = |region: &&Arc<Region>| (1..=region.payload_max()).contains(&rows.len());
+        let fits = |region: &&Arc<SharedRegion>| (1..=region.payload_max()).contains(&rows.len());
         net.region().filter(fits).filter(|_| by_tree)
     }
 
-    /// Writes these rows into the region. Waits while no slot of it is free: some child has not read
-    /// what is there.
+    /// Writes these rows into the region. Waits while no slot of it is free: some child has not
+    /// read what is there.
     pub(super) async fn encode_into(
         &self,
-        region: &Arc<Region>,
+        region: &Arc<SharedRegion>,
         net: &Net,
         rows: &RowsLayout<'_>,
     ) -> Encoded {
