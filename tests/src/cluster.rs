@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use channel::{Link, Tuning};
+use channel::{Link, SharedRegion, Transfer, Tuning};
 use dataflow::bad::BadRows;
 use dataflow::error::DataflowError;
 use dataflow::job::JobGraph;
@@ -123,6 +123,14 @@ impl Cluster {
         let total = self.nodes * self.workers;
         let fabrics: Vec<Arc<SimFabric>> = (0..self.nodes).map(|node| net.fabric(node)).collect();
         let fabric = |worker: u32| fabrics[(worker / self.workers) as usize].clone();
+        let ring = job.settings.ring;
+        let region = |worker: u32| {
+            let fabric: Arc<dyn Fabric> = fabric(worker);
+            SharedRegion::new(&fabric, &ring, job.settings.region_slots())
+                .expect("the simulator has room")
+        };
+        let lends = ring.transfer == Transfer::Region;
+        let regions: Vec<_> = (0..total).map(|worker| lends.then(|| region(worker))).collect();
         let mut links: Vec<Vec<Option<Link>>> =
             (0..total).map(|_| (0..total).map(|_| None).collect()).collect();
         for a in 0..total {
@@ -139,9 +147,13 @@ impl Cluster {
                         credit_slots: job.settings.wires.credit_slots,
                         ..Tuning::default()
                     };
-                    Link::new(fabric(worker).as_ref(), endpoint, job.settings.ring, 1)
+                    let link = Link::new(fabric(worker).as_ref(), endpoint, job.settings.ring, 1)
                         .expect("the configuration is valid")
-                        .tuned(tuning)
+                        .tuned(tuning);
+                    match &regions[worker as usize] {
+                        Some(region) => link.lending(region.clone()),
+                        None => link,
+                    }
                 };
                 let mut here = connect(here, &to_there, a);
                 let mut there = connect(there, &to_here, b);
