@@ -81,7 +81,7 @@ fn connections_that_break_lose_and_double_nothing() {
         let scenario = Scenario::new(seed + 40_000);
         let nodes = 2 + (seed % 3) as u32;
         let exchange = if seed % 2 == 0 { Exchange::Merge } else { Exchange::Shuffle };
-        let ring = ["write", "read"][(seed / 2 % 2) as usize];
+        let ring = ["write", "read", "region"][(seed / 2 % 3) as usize];
         let more = format!(
             "SET millstream.slots = 8; SET millstream.slot_bytes = '4 KiB';
              SET millstream.ring_mode = '{ring}';"

@@ -27,7 +27,7 @@ fn rings_of_either_mode_and_every_credit_give_the_same_rows() {
         let read = run((2, 2), exchange, &format!("{small} SET millstream.ring_mode = 'read';"));
         assert_eq!(read.rows, plain.rows, "{exchange}");
         assert_ne!(read.run.trace, plain.run.trace, "{exchange}: nothing is read");
-        for mode in ["write", "read"] {
+        for mode in ["write", "read", "region"] {
             let traces = [1, 64].map(|slots| {
                 let mode = format!("SET millstream.ring_mode = '{mode}';");
                 let more = format!("{small} {mode} SET millstream.credit_slots = {slots};");

@@ -315,8 +315,7 @@ mod tests {
 
     #[test]
     fn a_reference_to_what_is_not_there_is_refused() {
-        for (offset, len) in [(0, 0), (0, 961), (32, 1), (1_024, 1), (960, 65), (u64::MAX & !63, 1)]
-        {
+        for (offset, len) in [(0, 0), (0, 961), (32, 1), (1_024, 1), (960, 65), (!63, 1)] {
             let reference = Reference { offset, len, crc: 0 };
             Reference::decode(&reference.encode(), KEY, 960).expect_err("out of bounds");
         }

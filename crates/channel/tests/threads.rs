@@ -124,7 +124,7 @@ fn a_link_without_news_says_so_and_one_with_a_frame_does_not() {
         if here.name() != "shm" {
             continue;
         }
-        let (mut a, mut b) = links(&*here, &*there, true, small(false));
+        let (mut a, mut b) = links(&here, &there, true, small(false));
         // Both have been attached; what that left is taken.
         for _ in 0..2 {
             a.poll().expect("it stands");

@@ -110,13 +110,16 @@ pub(crate) fn join(
     Ok(joined)
 }
 
+/// The rank of a node that reads the regions of this one, and the region of each worker.
+type NodeRegions = (u32, Vec<Arc<SharedRegion>>);
+
 /// A region for each worker of this node, if rings are so (W3), and the rank of a node that reads
 /// them, as all do that are joined with this one in the same way.
 fn regions(
     pairs: &Pairs,
     layout: NodeLayout,
     settings: &Settings,
-) -> Result<Option<(u32, Vec<Arc<SharedRegion>>)>, LinkError> {
+) -> Result<Option<NodeRegions>, LinkError> {
     if settings.ring.transfer != Transfer::Region {
         return Ok(None);
     }

@@ -12,12 +12,11 @@ use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use channel::Transfer;
-use channel::broadcast::Shape as TreeShape;
 use state::Partitioner;
 use state::epoch::{Presence, Progress};
 
 use self::bed::{BASE, Bed, Seen, Shape, TAG, envelope, schema};
-use self::passes::BROADCAST;
+use self::passes::{BROADCAST, FROM_REGION};
 use super::{
     AnyExchange, Connected, Forward, GATHERER, Gather, Inputs, Member, Merge, Port, Shuffle, uppar,
 };
@@ -98,12 +97,7 @@ const SHUFFLE: ShuffleSettings =
 
 /// All exchanges.
 const EXCHANGES: [Case; 13] = [
-    Case {
-        name: "broadcast from a region that all read",
-        tree: Some(TreeChoice::Fixed(TreeShape::Sequential)),
-        transfer: Transfer::Region,
-        ..BROADCAST
-    },
+    FROM_REGION,
     PLAIN,
     Case {
         name: "shuffle by key",

@@ -26,6 +26,14 @@ pub(super) const BROADCAST: Case = Case {
     ..PLAIN
 };
 
+/// The same from a region that all read.
+pub(super) const FROM_REGION: Case = Case {
+    name: "broadcast from a region that all read",
+    tree: Some(TreeChoice::Fixed(TreeShape::Sequential)),
+    transfer: Transfer::Region,
+    ..BROADCAST
+};
+
 /// Bytes of a number.
 const ROW_BYTES: usize = 8;
 
