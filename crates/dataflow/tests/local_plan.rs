@@ -13,7 +13,7 @@ use arrow::record_batch::RecordBatch;
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::job::{
     Description, Distribution, Edge, Exchange, JobGraph, LocalInput, LocalMemory, LocalOperator,
-    LocalPlan, LocalRun, Operator, OperatorKind, Scan, Settings, SinkSpec,
+    LocalPlan, LocalRun, Operator, OperatorKind, Scan, Settings, SinkSpec, StopCheck,
 };
 use dataflow::process::Process;
 use dataflow::sink::{Placement, Sink, SinkWriter, WriterContext};
@@ -119,11 +119,7 @@ impl LocalPlan for Counts {
         schema(&COLUMNS)
     }
 
-    fn open(
-        &self,
-        memory: LocalMemory,
-        _: &Arc<Signals>,
-    ) -> Result<Box<dyn LocalRun>, DataflowError> {
+    fn open(&self, memory: LocalMemory, _: StopCheck) -> Result<Box<dyn LocalRun>, DataflowError> {
         assert!(memory.bytes_max > 0 && memory.disk.is_none());
         Ok(Box::new(CountsRun { of: self.clone(), ..CountsRun::default() }))
     }
@@ -203,7 +199,7 @@ impl LocalPlan for Endless {
         schema(&COLUMNS)
     }
 
-    fn open(&self, _: LocalMemory, _: &Arc<Signals>) -> Result<Box<dyn LocalRun>, DataflowError> {
+    fn open(&self, _: LocalMemory, _: StopCheck) -> Result<Box<dyn LocalRun>, DataflowError> {
         Ok(Box::new(self.clone()))
     }
 

@@ -16,7 +16,6 @@ use super::{
 };
 use crate::error::DataflowError;
 use crate::rows::size::row_bytes;
-use crate::runtime::place::Signals;
 
 /// A plan that each worker runs over its rows.
 #[derive(Clone)]
@@ -50,20 +49,23 @@ pub struct LocalMemory {
     pub disk: Option<Arc<dyn Disk>>,
 }
 
+/// Whether the query is stopped: nobody wants the rows of a run any more.
+pub type StopCheck = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// A plan as data: runs on each worker.
 pub trait LocalPlan: Send + Sync {
     /// Columns that it emits.
     fn schema(&self) -> SchemaRef;
 
-    /// Begins a run on one worker. When `signals` say that the query is stopped, a poll may fail:
-    /// the run is dropped then, with its error.
+    /// Begins a run on one worker. Once the query is stopped, a poll may fail: the run is dropped
+    /// then, with its error.
     ///
     /// # Errors
     /// When it cannot run.
     fn open(
         &self,
         memory: LocalMemory,
-        signals: &Arc<Signals>,
+        is_stopped: StopCheck,
     ) -> Result<Box<dyn LocalRun>, DataflowError>;
 
     /// Whether it writes rows that do not fit its memory to a disk.

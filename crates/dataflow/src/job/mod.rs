@@ -57,7 +57,9 @@ pub use self::keyed::{
     RowPartitioner,
 };
 pub use self::limit::{Limit, RowRange};
-pub use self::local_plan::{LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun};
+pub use self::local_plan::{
+    LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun, StopCheck,
+};
 pub use self::lookup::Lookup;
 pub use self::multicast::{BuildCells, BuildMulticast};
 pub use self::probe_chain::{ChainColumn, ChainStage, NotChained, ProbeChain};

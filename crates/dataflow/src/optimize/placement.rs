@@ -12,8 +12,8 @@
 //! workers, in turn, by a function of the operator's own or not at all are placed by no key, but
 //! for those that were already where their key leads.
 //!
-//! A scan that is [placed](crate::job::Scan::placed) gives a worker the buckets that its keys lead there, even
-//! or not. Where no operator makes use of that, its splits are assigned by cost instead
+//! A scan that is [placed](crate::job::Scan::placed) gives a worker the buckets that their keys lead
+//! there, even or not. Where no operator makes use of that, its splits are assigned by cost instead
 //! ([`release`]).
 
 use arrow::datatypes::DataType;
@@ -347,9 +347,8 @@ mod tests {
     use crate::connector::source::{Position, ReaderContext, Source, Split, SplitReader};
     use crate::error::{ConnectorError, DataflowError};
     use crate::job::{
-        Description, LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun, Scan,
+        Description, LocalInput, LocalMemory, LocalOperator, LocalPlan, LocalRun, Scan, StopCheck,
     };
-    use crate::worker::Signals;
 
     fn schema() -> SchemaRef {
         Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]))
@@ -399,11 +398,7 @@ mod tests {
             schema()
         }
 
-        fn open(
-            &self,
-            _: LocalMemory,
-            _: &Arc<Signals>,
-        ) -> Result<Box<dyn LocalRun>, DataflowError> {
+        fn open(&self, _: LocalMemory, _: StopCheck) -> Result<Box<dyn LocalRun>, DataflowError> {
             panic!("it does not run")
         }
 
@@ -416,7 +411,7 @@ mod tests {
         vec![Edge { from, step: None, timed: false, lateness: 0 }]
     }
 
-    /// What the sources say, behind which rows of equal keys meet by these exchanges.
+    /// How the sources are described, behind which rows of equal keys meet by these exchanges.
     fn released(exchanges: &[Exchange]) -> Vec<Option<String>> {
         let mut operators = vec![];
         for &exchange in exchanges {
@@ -432,9 +427,9 @@ mod tests {
         release(&mut operators);
         let source = |operator: &Operator| match &operator.kind {
             OperatorKind::Source(scan) => {
-                let said = scan.source.describe();
-                assert_eq!(scan.placed_by.is_some(), said.as_deref() == Some("placed"));
-                Some(said)
+                let described = scan.source.describe();
+                assert_eq!(scan.placed_by.is_some(), described.as_deref() == Some("placed"));
+                Some(described)
             }
             _ => None,
         };
@@ -444,7 +439,7 @@ mod tests {
     #[test]
     fn a_scan_stays_placed_where_rows_of_a_key_meet_without_an_exchange() {
         let all = [Exchange::Shuffle, Exchange::Forward, Exchange::Merge];
-        let said = released(&all).into_iter().flatten().collect::<Vec<_>>();
-        assert_eq!(said, ["assigned", "placed", "assigned"]);
+        let described = released(&all).into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(described, ["assigned", "placed", "assigned"]);
     }
 }

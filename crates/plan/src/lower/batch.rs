@@ -176,9 +176,9 @@ impl BatchStage {
         if run.is_none() {
             let pool = Arc::new(GreedyMemoryPool::new(self.memory_bytes));
             let interrupt = self.interrupt.clone();
-            let stopped = move || interrupt.load(Ordering::Relaxed);
+            let is_stopped = Arc::new(move || interrupt.load(Ordering::Relaxed));
             let runtime = RuntimeEnvBuilder::new()
-                .with_memory_pool(Arc::new(StoppablePool::new(pool, stopped)))
+                .with_memory_pool(Arc::new(StoppablePool::new(pool, is_stopped)))
                 .build_arc()
                 .map_err(|e| failed(&e))?;
             let consumer = MemoryConsumer::new("gathered rows");

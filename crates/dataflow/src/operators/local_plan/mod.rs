@@ -102,7 +102,9 @@ impl<D: Downstream> LocalPlanRun<D> {
         let runs = alone || !spec.gathers() || place.worker == GATHERER;
         let memory =
             LocalMemory { bytes_max: place.accounting.share(tag), disk: place.disk.clone() };
-        let run = if runs { Some(spec.plan.open(memory, &place.signals)?) } else { None };
+        let signals = place.signals.clone();
+        let is_stopped = Arc::new(move || signals.is_stopped());
+        let run = if runs { Some(spec.plan.open(memory, is_stopped)?) } else { None };
         Ok(Self {
             instance: Instance::new(tag, place, net, inputs, alone),
             replicated: Cell::new(orders.iter().filter(|of| **of == InputOrder::First).count()),

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use dataflow::job::StopCheck;
 use datafusion::common::exec_err;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::memory_pool::{
@@ -14,30 +15,30 @@ use datafusion::execution::memory_pool::{
 };
 
 /// A memory pool that refuses once the query is stopped.
-pub(crate) struct StoppablePool<S> {
+pub(crate) struct StoppablePool {
     pool: Arc<dyn MemoryPool>,
-    is_stopped: S,
+    is_stopped: StopCheck,
 }
 
-impl<S: Fn() -> bool + Send + Sync> StoppablePool<S> {
-    pub(crate) fn new(pool: Arc<dyn MemoryPool>, is_stopped: S) -> Self {
+impl StoppablePool {
+    pub(crate) fn new(pool: Arc<dyn MemoryPool>, is_stopped: StopCheck) -> Self {
         Self { pool, is_stopped }
     }
 }
 
-impl<S> fmt::Debug for StoppablePool<S> {
+impl fmt::Debug for StoppablePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoppablePool").field("pool", &self.pool).finish_non_exhaustive()
     }
 }
 
-impl<S> fmt::Display for StoppablePool<S> {
+impl fmt::Display for StoppablePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.pool, f)
     }
 }
 
-impl<S: Fn() -> bool + Send + Sync + 'static> MemoryPool for StoppablePool<S> {
+impl MemoryPool for StoppablePool {
     fn name(&self) -> &str {
         self.pool.name()
     }

@@ -15,8 +15,7 @@ use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use dataflow::error::DataflowError;
-use dataflow::job::{Description, LocalMemory, LocalPlan, LocalRun, Property};
-use dataflow::worker::Signals;
+use dataflow::job::{Description, LocalMemory, LocalPlan, LocalRun, Property, StopCheck};
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::resources_datafusion_err;
@@ -107,12 +106,11 @@ impl WorkerPlan {
     }
 
     /// Begins a run within `memory`.
-    fn opened(&self, memory: LocalMemory, signals: &Arc<Signals>) -> DfResult<Run> {
+    fn opened(&self, memory: LocalMemory, is_stopped: StopCheck) -> DfResult<Run> {
         let LocalMemory { bytes_max, disk } = memory;
         let failures = Failures { name: self.name, hint: self.hint(disk.is_some()) };
         let pool = Arc::new(Pool::new(bytes_max));
-        let (spilled, signals) = (Arc::default(), signals.clone());
-        let stopped = move || signals.is_stopped();
+        let spilled = Arc::default();
         let mode = match disk {
             Some(disk) => {
                 DiskManagerMode::Custom(Arc::new(OnDisk::new(disk, Arc::clone(&spilled))))
@@ -120,7 +118,7 @@ impl WorkerPlan {
             None => DiskManagerMode::Disabled,
         };
         let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(StoppablePool::new(pool.clone(), stopped)))
+            .with_memory_pool(Arc::new(StoppablePool::new(pool.clone(), is_stopped)))
             .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
             .build_arc()?;
         let mut state = SessionStateBuilder::new_from_existing(self.state.clone())
@@ -155,10 +153,10 @@ impl LocalPlan for WorkerPlan {
     fn open(
         &self,
         memory: LocalMemory,
-        signals: &Arc<Signals>,
+        is_stopped: StopCheck,
     ) -> Result<Box<dyn LocalRun>, DataflowError> {
         let failures = Failures { name: self.name, hint: self.hint(memory.disk.is_some()) };
-        let run = self.opened(memory, signals).map_err(|error| failures.of(&error))?;
+        let run = self.opened(memory, is_stopped).map_err(|error| failures.of(&error))?;
         Ok(Box::new(run))
     }
 
