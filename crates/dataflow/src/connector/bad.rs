@@ -48,7 +48,7 @@ pub fn columns() -> SchemaRef {
     Arc::new(Schema::new(vec![text("place"), text("reason"), text("text")]))
 }
 
-/// Bad rows as rows of such a table, with the [columns](columns) that `schema` has of it.
+/// Bad rows as rows of such a table, with the [columns] that `schema` has of it.
 ///
 /// # Errors
 /// When it has others.

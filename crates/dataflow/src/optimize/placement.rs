@@ -12,8 +12,8 @@
 //! workers, in turn, by a function of the operator's own or not at all are placed by no key, but
 //! for those that were already where their key leads.
 //!
-//! A scan that is [placed](crate::job::Scan::placed) gives a worker the buckets that are led to it by
-//! their keys, even or not. Where no operator makes use of that, its splits are assigned by cost
+//! A scan that is [placed](crate::job::Scan::placed) gives a worker the buckets that their keys
+//! lead to it, even or not. Where no operator makes use of that, its splits are assigned by cost
 //! instead ([`release`]).
 
 use arrow::datatypes::DataType;
