@@ -28,7 +28,7 @@ enum Flaw {
     CreditBeforeRead,
     /// The last loan is acknowledged when a batch is full.
     NoLastCredit,
-    /// What was accepted and not read counts as taken when a connection breaks.
+    /// A frame that was accepted and not read counts as taken when a connection breaks.
     UnreadTaken,
 }
 

@@ -24,11 +24,11 @@ pub(crate) struct Descriptor {
     /// Frames that this end has taken in earlier incarnations.
     pub taken: u64,
     pub ring: RemoteKey,
-    /// What this end lends to its peers, if it does.
+    /// The region that this end lends to its peers, if it does.
     pub region: Option<RemoteKey>,
 }
 
-/// What a peer's descriptor says, checked.
+/// The checked fields of a peer's descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerMemory {
     /// Frames that it has taken.

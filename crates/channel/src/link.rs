@@ -84,10 +84,10 @@ pub struct Link {
     ring: Arc<Ring>,
     key: RemoteKey,
     peer: Option<RemoteKey>,
-    /// What this end lends from, and what the peer may still read of it.
+    /// The region that this end lends, and the frames of it that the peer may still read.
     region: Option<Arc<SharedRegion>>,
     lent: Lent<RegionFrame>,
-    /// What the peer lends from.
+    /// The peer's region.
     peer_region: Option<RemoteKey>,
     producer: Producer,
     consumer: Consumer,

@@ -36,7 +36,7 @@ pub struct SharedRegion {
 }
 
 impl SharedRegion {
-    /// Registers and publishes a region of so many slots of a ring, 1 to 64, for links of `fabric`.
+    /// Registers and publishes a region of `slots` slots of a ring, 1 to 64, for links of `fabric`.
     ///
     /// # Errors
     /// [`LinkError::Config`] for dimensions out of bounds, or slots that the fabric does not serve
@@ -173,7 +173,7 @@ impl RegionFrame {
         (&slot.region.memory, slot.slot, *len as usize)
     }
 
-    /// What its receivers are told.
+    /// Its key and its size, as receivers are told.
     pub(crate) fn reference(&self) -> Reference {
         let Sealed { slot, len, crc } = &*self.0;
         let offset = slot.region.memory.offset(slot.slot);

@@ -60,7 +60,7 @@ pub enum PoolError {
         /// Its reason.
         reason: String,
     },
-    /// The servers that are named are not those of one pool, or not all of it: a client finds that.
+    /// A client finds that the servers that are named are not one pool, or not all of it.
     #[error("{reason}")]
     WrongServers {
         /// The servers, and what is wrong with them.

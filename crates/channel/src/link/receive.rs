@@ -90,7 +90,7 @@ impl Link {
         Ok(Some((AcceptedFrame { frame, position, borrowed, is_current }, is_current)))
     }
 
-    /// What a frame that is there and was not accepted says of where its payload lies.
+    /// Where the payload of the next frame lies, which has come and was not accepted yet.
     fn reference(&self, slot: u32, len: usize) -> Result<Reference, String> {
         let region = self.peer_region.ok_or("it names a region, and the peer has none")?;
         Reference::decode(self.ring.bytes(slot, len), region, self.config.payload_max())

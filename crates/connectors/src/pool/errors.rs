@@ -5,7 +5,7 @@ use pool::PoolError;
 
 use crate::options::refuse;
 
-/// What to do where the servers of a pool are named wrongly.
+/// The hint where the servers of a pool are named wrongly.
 pub const SERVERS: &str =
     "--pool ADDR,ADDR names each server of the pool once; each has a --name of its own";
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An index is a table of the pool that is a cache: its origin is one version of the other table.
-//! So it is loaded by who needs it first, one process at a time, and all others read it; it has its
+//! So the first process that needs it loads it, one at a time, and all others read it; it has its
 //! room, its leases and its restarts as any table. Its directory, with the least and the greatest
 //! number of each leaf, is the upper level, which a reader has with the version. A lookup reads the
 //! leaves that may have its keys.

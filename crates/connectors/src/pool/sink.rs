@@ -298,7 +298,7 @@ pub(super) struct PoolWriter {
     /// Why it has failed, to be told by the next call that can.
     pub(super) failed: Option<ConnectorError>,
     pub(super) writer: Box<dyn StripWriter>,
-    /// What the writer is part of.
+    /// The load that the writer is part of.
     pub(super) loading: Arc<dyn Loading>,
 }
 

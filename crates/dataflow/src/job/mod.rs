@@ -65,7 +65,7 @@ pub use self::multicast::{BuildCells, BuildMulticast};
 pub use self::probe_chain::{ChainColumn, ChainStage, NotChained, ProbeChain};
 pub use self::recovery::{Guarantee, JobRecovery, OperatorRecovery, RecoveryRefusal};
 pub use self::saved::{RowOwner, SavedPart, SavedParts, SavedState};
-pub use self::scan::{GridAxis, OnBad, Scan, TimeColumn, Watermark};
+pub use self::scan::{GridAxis, OnBad, Scan, ScanPlacement, TimeColumn, Watermark};
 pub use self::shuffle_settings::{FrequentKeys, ShuffleSettings};
 pub use self::sink_spec::SinkSpec;
 pub use self::sort::Sort;

@@ -36,15 +36,22 @@ pub struct Scan {
     /// Of a scan in a run: the filters of the builds in which its rows are looked up, over the
     /// columns behind all steps.
     pub filters: Option<Arc<JoinFilters>>,
-    /// The column behind all steps that leads rows to workers, where it is [placed](Self::placed).
-    pub placed_by: Option<usize>,
-    /// The source before it was [placed](Self::placed).
-    pub assigned: Option<Arc<dyn Source>>,
+    /// How its rows are led to workers, where it is [placed](Self::placed).
+    pub placement: Option<ScanPlacement>,
     /// Whether each process reads all of it, and its workers have a part each.
     pub is_pulled: bool,
     /// Of a scan that is pulled: the buckets that each process reads. It reads all of it where this
     /// is empty.
     pub grid: Vec<GridAxis>,
+}
+
+/// How a scan is [placed](Scan::placed).
+#[derive(Clone)]
+pub struct ScanPlacement {
+    /// The column behind all steps that leads rows to workers.
+    pub column: usize,
+    /// The source whose splits are assigned by cost.
+    unplaced: Arc<dyn Source>,
 }
 
 /// How processes divide the buckets of a column among them.
@@ -101,21 +108,10 @@ impl Scan {
     /// A scan of the rows as the connector reads them, without event time.
     pub fn new(table: impl Into<String>, source: Arc<dyn Source>) -> Self {
         let (table, steps, time) = (table.into(), vec![], None);
-        let (filters, placed_by, assigned) = (None, None, None);
+        let (filters, placement) = (None, None);
         let (watermark, is_pulled) = (None, false);
         let grid = vec![];
-        Self {
-            table,
-            source,
-            steps,
-            time,
-            watermark,
-            filters,
-            placed_by,
-            assigned,
-            is_pulled,
-            grid,
-        }
+        Self { table, source, steps, time, watermark, filters, placement, is_pulled, grid }
     }
 
     /// The same scan with a step behind the others.
@@ -172,7 +168,7 @@ impl Scan {
     /// The same scan so that each of `workers` reads the rows that an exchange by a column would
     /// lead to it, where the source is stored by one that is read.
     pub fn placed(mut self, workers: u32) -> Self {
-        if workers < 2 || self.watermark.is_some() || self.placed_by.is_some() {
+        if workers < 2 || self.watermark.is_some() || self.placement.is_some() {
             return self;
         }
         let Some((source, column)) = self.source.placed(workers) else { return self };
@@ -180,25 +176,23 @@ impl Scan {
         let Some(column) = columns.into_iter().find(|&at| self.read_as(at) == Some(column)) else {
             return self;
         };
-        self.assigned = Some(std::mem::replace(&mut self.source, source));
-        self.placed_by = Some(column);
+        let unplaced = std::mem::replace(&mut self.source, source);
+        self.placement = Some(ScanPlacement { column, unplaced });
         self
     }
 
     /// The same scan, not placed: its splits are assigned by cost.
     pub(crate) fn released(&self) -> Self {
-        let source = self.assigned.as_ref().unwrap_or(&self.source).clone();
-        Self { source, placed_by: None, assigned: None, ..self.clone() }
+        let of = self.placement.as_ref();
+        let source = of.map_or(&self.source, |placement| &placement.unplaced).clone();
+        Self { source, placement: None, ..self.clone() }
     }
 
     /// The same scan so that each process reads all of it, if its rows lie in memory that the
     /// processes share.
     pub fn pulled(&self) -> Option<Self> {
         let source = self.source.pulled().filter(|_| self.is_shared() && self.watermark.is_none());
-        let pulled = |source| {
-            let (placed_by, assigned, is_pulled) = (None, None, true);
-            Self { source, placed_by, assigned, is_pulled, ..self.clone() }
-        };
+        let pulled = |source| Self { source, placement: None, is_pulled: true, ..self.clone() };
         source.map(pulled)
     }
 
@@ -325,7 +319,7 @@ impl Scan {
         if let Some(pruning) = self.source.describe_pruning() {
             properties.push(("pruned", pruning));
         }
-        if let Some(column) = self.placed_by {
+        if let Some(ScanPlacement { column, .. }) = self.placement {
             let text = format!("each worker reads its own partitions, by {}", names[column]);
             properties.push(("placed", text));
         }
@@ -412,7 +406,7 @@ impl OperatorSpec for Scan {
     }
 
     fn placed_by(&self) -> Option<(usize, DataType)> {
-        let column = self.placed_by?;
+        let column = self.placement.as_ref()?.column;
         Some((column, self.columns().field(column).data_type().clone()))
     }
 }

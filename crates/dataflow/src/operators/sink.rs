@@ -72,7 +72,7 @@ pub(crate) struct SinkTask {
     /// The leader knows which workers have ended.
     instance: Instance,
     writer: RefCell<Option<Box<dyn SinkWriter>>>,
-    /// What the writer writes to, until it ends: the errors of its end say more.
+    /// The peers that the writer needs, until it ends: the errors of its end say more.
     peer: RefCell<Option<Arc<NeededPeer>>>,
     gauge: Arc<SinkGauge>,
     /// Whether the writer measures what it hands on.

@@ -299,7 +299,7 @@ impl Placements {
 pub fn release(operators: &mut [Operator]) {
     for at in 0..operators.len() {
         let OperatorKind::Source(scan) = &operators[at].kind else { continue };
-        if scan.placed_by.is_none() {
+        if scan.placement.is_none() {
             continue;
         }
         let released = scan.released();
@@ -416,7 +416,7 @@ mod tests {
         let mut operators = vec![];
         for &exchange in exchanges {
             let scan = Scan::new("t", Arc::new(Stored { is_placed: false })).placed(2);
-            assert_eq!(scan.placed_by, Some(0));
+            assert_eq!(scan.placement.as_ref().map(|placement| placement.column), Some(0));
             let (plan, distribution) = (Arc::new(ByKey), Distribution::Hash);
             let inputs = vec![LocalInput { schema: schema(), keys: vec![0], distribution }];
             let local = OperatorKind::Local(LocalOperator { inputs, exchange, plan });
@@ -428,7 +428,7 @@ mod tests {
         let source = |operator: &Operator| match &operator.kind {
             OperatorKind::Source(scan) => {
                 let described = scan.source.describe();
-                assert_eq!(scan.placed_by.is_some(), described.as_deref() == Some("placed"));
+                assert_eq!(scan.placement.is_some(), described.as_deref() == Some("placed"));
                 Some(described)
             }
             _ => None,

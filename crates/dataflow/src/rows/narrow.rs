@@ -167,7 +167,7 @@ pub(crate) struct Marks<'a> {
 }
 
 impl<'a> Marks<'a> {
-    /// From the key `least` on, in so many bytes that are appended to `head` behind their number.
+    /// From the key `least` on, in `bytes` bytes, which are appended to `head` behind their number.
     pub(crate) fn new(least: i64, bytes: usize, head: &'a mut Vec<u8>) -> Self {
         head.extend_from_slice(&(bytes as u32).to_le_bytes());
         let from = head.len();

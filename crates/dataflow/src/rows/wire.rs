@@ -72,7 +72,7 @@ impl<'a> RowsLayout<'a> {
         Ok(Self::with(columns, rows.len(), extra.len()).beside(Cow::Borrowed(extra)))
     }
 
-    /// Of these columns, with an extra of so many bytes, which is missing yet.
+    /// Of these columns, with room for an extra, which is missing yet.
     fn with(columns: Vec<Column<'a>>, rows: usize, extra_bytes: usize) -> Self {
         let words: usize = columns.iter().map(Column::words).sum();
         let head = PREFIX_BYTES + extra_bytes + words * WORD_BYTES;

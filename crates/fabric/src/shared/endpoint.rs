@@ -416,7 +416,7 @@ impl Endpoint for SharedEndpoint {
             return;
         }
         if std::mem::take(&mut self.armed) {
-            // Who closes it may be another thread, and the worker asleep for its other links.
+            // Another thread may close it, while the worker sleeps for its other links.
             self.port.parker.ring();
         }
         let tells = self.open;

@@ -130,7 +130,7 @@ impl Port {
     /// there is nothing for this link.
     pub(super) fn lies(&self) -> Option<RawFd> {
         let inbox = self.inbox();
-        // What comes from now on finds that it sleeps, or that it was woken.
+        // An event from now on finds that it sleeps, or that it was woken.
         self.parker.lies().filter(|_| !inbox.fresh)
     }
 

@@ -28,7 +28,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::EventFd;
 
-/// Who can sleep on a line: a [`Parker`], or one of the model.
+/// A sleeper on a line: a [`Parker`], or one of the model.
 pub(super) trait Sleeps {
     /// Whether it sleeps, or will in a moment.
     fn is_asleep(&self) -> bool;
@@ -40,9 +40,10 @@ pub(super) trait Sleeps {
     fn ring(&self);
 }
 
-/// Who sleeps on a line, and who of them watches it. Used by who holds the connection.
+/// The sleepers on a line, and the one of them that watches it. Used under the lock of the
+/// connection.
 pub(super) struct Watch<S> {
-    /// Those that sleep, and some that do not any more.
+    /// The sleepers, and some that have woken.
     parked: Vec<Arc<S>>,
     watcher: Option<(Arc<S>, RawFd)>,
 }
@@ -93,7 +94,7 @@ impl<S: Sleeps> Watch<S> {
 
     fn give(&mut self, parker: &Arc<S>, line: RawFd) -> bool {
         match self.watcher.take() {
-            // What it watched when it last slept still wakes it.
+            // The line that it watched when it last slept still wakes it.
             Some((watcher, of)) if of == line && Arc::ptr_eq(&watcher, parker) => {
                 self.watcher = Some((watcher, of));
                 return true;

@@ -39,7 +39,7 @@ struct World {
     rates: String,
     /// The operation and the rate that a currency has had last.
     last: BTreeMap<&'static str, (&'static str, &'static str)>,
-    /// What each order is to meet.
+    /// The version that each order is to meet.
     expected: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Signs {
     pub(super) quote: u8,
 }
 
-/// What a block takes over from the one before.
+/// The state that a block takes over from the one before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QuoteState {
     /// All bits, if its last byte stands between quotes.

@@ -59,7 +59,7 @@ pub(super) struct Come<'a> {
     pub(super) width: usize,
 }
 
-/// What is known of the bytes behind the records that were read.
+/// The fields found in the bytes behind the records that were read.
 #[derive(Default)]
 pub(super) struct PlainScan {
     /// Where the scan began, in the input. Places are counted from here.

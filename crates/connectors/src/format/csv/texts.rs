@@ -215,7 +215,7 @@ impl<'a> Texts<'a> {
         let mut from = 0;
         for (bytes, place) in self.places(position) {
             let (begin, behind) = (place.start, from + place.len());
-            // What is copied too much is written over by the next.
+            // Bytes behind the text are written over by the next one.
             match bytes.get(begin..).and_then(|bytes| bytes.first_chunk::<COPIED_BYTES>()) {
                 Some(some) if place.len() <= COPIED_BYTES => {
                     values[from..from + COPIED_BYTES].copy_from_slice(some);

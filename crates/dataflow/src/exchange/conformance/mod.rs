@@ -41,7 +41,7 @@ struct Case {
     /// The kinds of frames that it takes.
     takes: &'static [u8],
     tree: Option<TreeChoice>,
-    /// Who moves frames.
+    /// How frames are moved.
     transfer: Transfer,
     /// Whether all rows of a sender arrive in order, and not only those for the same workers, or of
     /// other epochs.

@@ -161,7 +161,7 @@ impl DeltaChunk {
     }
 }
 
-/// What is looked at once of groups of several leaders.
+/// The part of groups of several leaders that is computed once.
 ///
 /// # Errors
 /// When a column cannot be read.

@@ -32,7 +32,7 @@ const ARRAY_BYTES: usize = 128;
 /// How the words of a column are kept.
 #[derive(Debug, Clone, Copy)]
 struct WordForm {
-    /// What is added to each number to have the word.
+    /// The number that is added to each to have the word.
     from: i64,
     /// Bytes of a number.
     width: usize,
@@ -323,7 +323,7 @@ impl NarrowGroups {
         ends
     }
 
-    /// What a receiver has to know beside the columns of some groups.
+    /// The form of the columns of some groups, which a receiver is told beside them.
     pub(crate) fn head(&self, rows: &Range<usize>, form: &GroupForm) -> Vec<u8> {
         let mut head = Vec::with_capacity(form.head_bytes());
         form.bases.iter().for_each(|base| base.put(&mut head));
@@ -336,7 +336,7 @@ impl NarrowGroups {
         head
     }
 
-    /// Some groups as a payload with so many bytes beside them.
+    /// Some groups as a payload with room for `extra_bytes` beside them.
     ///
     /// # Errors
     /// When a column's type cannot travel.

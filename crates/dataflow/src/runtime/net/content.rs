@@ -1,11 +1,11 @@
-//! What a frame carries, and how it comes into a slot.
+//! The content of a frame, and how it comes into a slot.
 
 use bytes::Bytes;
 use channel::RegionFrame;
 
 use crate::rows::wire::RowsLayout;
 
-/// What is written into a slot.
+/// The content that is written into a slot.
 pub(super) enum Content<'a> {
     /// Bytes, one part after the other.
     Parts(&'a [&'a [u8]]),

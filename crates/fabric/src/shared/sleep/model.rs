@@ -11,17 +11,17 @@ use super::{Sleeps, Watch};
 const WORKERS: usize = 3;
 const LINE: RawFd = 7;
 
-/// What a variant leaves out.
+/// The step that a variant leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Who has used the connection does not look for a watcher.
+    /// A worker that has used the connection does not look for a watcher.
     Settling,
     /// A watcher that rises leaves no word.
     Word,
     /// The watch is given to one that has risen meanwhile.
     LookAtHeir,
-    /// Who lies down leaves the watch to one that is awake.
+    /// A worker that lies down leaves the watch to one that is awake.
     TakingOver,
 }
 
@@ -66,7 +66,7 @@ struct Worker {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct World {
     workers: [Worker; WORKERS],
-    /// What the line has, by the worker that it is for.
+    /// Arrivals on the line, by the worker that they are for.
     pending: [bool; WORKERS],
     due: bool,
     locked: bool,
@@ -217,7 +217,7 @@ impl World {
         false
     }
 
-    /// What a worker does next; nothing where it sleeps or waits for the lock.
+    /// The next step of a worker; none where it sleeps or waits for the lock.
     fn step(&mut self, me: usize, course: Course) -> bool {
         let Worker { at, rung, watches, .. } = self.workers[me];
         let next = match at {

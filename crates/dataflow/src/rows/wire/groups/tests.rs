@@ -16,7 +16,7 @@ fn batch_of(columns: Vec<ArrayRef>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(named).unwrap()
 }
 
-/// The rows of each of so many leaders.
+/// The rows of each of `leaders` leaders.
 fn split_of(batch: &RecordBatch, leaders: u32) -> RowsByOwner {
     let mut split = RowsByOwner::default();
     let keys = vec![batch.column(0).clone()];
