@@ -20,6 +20,8 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Stat) -> u64
     MemoryMetric { name, help, is_counter: true, value }
 }
 
+const REFUSALS: &str = "Requests and clients that were refused; a load without room counts once";
+
 const METRICS: [MemoryMetric; 14] = [
     gauge("bytes", "Bytes of extents, manifests and definitions", |stat| stat.bytes),
     gauge("budget_bytes", "Bytes that the server may hold", |stat| stat.bytes_max),
@@ -33,7 +35,7 @@ const METRICS: [MemoryMetric; 14] = [
     gauge("mapped", "Clients that map the memory", |stat| stat.mapped.into()),
     counter("reads", "READs of blocks that the processor served", |stat| stat.reads),
     counter("read_bytes", "Bytes of these READs", |stat| stat.read_bytes),
-    counter("refusals", "Requests and clients that were refused", |stat| stat.refusals),
+    counter("refusals", REFUSALS, |stat| stat.refusals),
     gauge("up", "1 while the server serves", |_| 1),
 ];
 

@@ -59,6 +59,16 @@ impl IndexMark {
     }
 }
 
+/// Which index the pool has, for one version of the table.
+enum HeldIndex {
+    /// That of the version.
+    Of(Arc<Version>),
+    /// That of a later one.
+    Later,
+    /// That of an earlier one, or none.
+    Missing,
+}
+
 impl KeyIndex {
     /// The index of a version: as the pool has it, or loaded now. `None` if another process loads
     /// it, or this one may not, and if the pool has that of a later version.
@@ -71,10 +81,10 @@ impl KeyIndex {
         given_up: &Interrupt,
     ) -> Result<Option<Arc<Version>>, ConnectorError> {
         let Some(mark) = IndexMark::of(version) else { return Ok(None) };
-        match self.newest()? {
-            Some((index, of)) if of == mark => return Ok(Some(Arc::new(index))),
-            Some((_, of)) if !of.is_before(mark) => return Ok(None),
-            _ => {}
+        match self.held(mark)? {
+            HeldIndex::Of(index) => return Ok(Some(index)),
+            HeldIndex::Later => return Ok(None),
+            HeldIndex::Missing => {}
         }
         let name = index_of(&self.table, &self.name);
         match self.access.look(&name, 0) {
@@ -85,14 +95,29 @@ impl KeyIndex {
         }
         let access = Arc::clone(&self.access);
         let mut look = PendingLook { access, table: name, outcome: LookOutcome::Abandoned };
-        let loaded = self.load(version, mark, given_up);
+        // Another process may have loaded it between the first question and this look.
+        let loaded = match self.held(mark)? {
+            HeldIndex::Missing => self.load(version, mark, given_up),
+            HeldIndex::Of(_) | HeldIndex::Later => Ok(()),
+        };
         if given_up.is_set() {
             return Ok(None);
         }
         look.outcome = if loaded.is_ok() { LookOutcome::Copy } else { LookOutcome::Failed };
         loaded?;
-        let found = self.newest()?.filter(|(_, of)| *of == mark);
-        Ok(found.map(|(index, _)| Arc::new(index)))
+        Ok(match self.held(mark)? {
+            HeldIndex::Of(index) => Some(index),
+            HeldIndex::Later | HeldIndex::Missing => None,
+        })
+    }
+
+    /// The index that the pool has, as seen from a version.
+    fn held(&self, mark: IndexMark) -> Result<HeldIndex, ConnectorError> {
+        Ok(match self.newest()? {
+            Some((index, of)) if of == mark => HeldIndex::Of(Arc::new(index)),
+            Some((_, of)) if !of.is_before(mark) => HeldIndex::Later,
+            _ => HeldIndex::Missing,
+        })
     }
 
     fn origin(&self) -> String {
