@@ -7,6 +7,7 @@ pub(crate) mod functions;
 pub(crate) mod given;
 mod ingestion;
 pub(crate) mod insert;
+mod products;
 mod vacuum;
 pub(crate) mod vocabulary;
 
@@ -465,7 +466,8 @@ impl Planner {
     }
 
     pub(crate) fn understand(&self, query: &[TokenWithSpan]) -> Result<Understood, Failed> {
-        self.engine.understand(query, &self.catalog)
+        let understood = self.engine.understand(query, &self.catalog);
+        understood.map_err(|errors| self.with_product_rows(query, errors))
     }
 
     fn lower(

@@ -306,7 +306,7 @@ fn name_of(side: &LogicalPlan) -> &str {
 }
 
 /// A number to one digit, as `3·10¹¹`.
-fn power(count: u128) -> String {
+pub(crate) fn power(count: u128) -> String {
     let exponent = count.checked_ilog10().unwrap_or(0);
     let digits = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     let raised = exponent.to_string();

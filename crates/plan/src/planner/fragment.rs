@@ -47,7 +47,7 @@ impl Planner {
         let [tokens] = pieces.as_slice() else { return Err(one()) };
         let parsed = statements::parse(tokens).map_err(|error| vec![error])?;
         let [Statement::Select(query)] = parsed.as_slice() else { return Err(one()) };
-        let understood = self.engine.understand(query, &self.catalog)?;
+        let understood = self.understand(query)?;
         let around = self.engine.surroundings(query, &understood, &self.catalog);
         let plan = self.engine.optimize(&understood.plan);
         let plan = plan.map_err(|e| Vec::from_iter(around.report(&e)))?;

@@ -9,7 +9,7 @@
 //! `TOP`, `WITH ROLLUP`, `SEMI JOIN`, `MINUS`, `ESCAPE`), or refused where it stands.
 
 mod exprs;
-mod from;
+pub(crate) mod from;
 mod groups;
 mod pipes;
 mod similar;

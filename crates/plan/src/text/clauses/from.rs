@@ -12,6 +12,9 @@ use datafusion::sql::sqlparser::tokenizer::Span;
 use super::{At, Checked, Refused};
 use crate::text::syntax::WINDOW_CALL;
 
+/// The error of a join other than CROSS JOIN without a condition. It is placed at `JOIN`.
+pub(crate) const NO_CONDITION: &str = "a JOIN takes a condition";
+
 /// Words that the parser takes for another name of a table where they follow it, and that are
 /// clauses of other systems.
 const NO_NAMES: &[&str] = &[
@@ -142,9 +145,8 @@ pub(super) fn join(join: &mut Join) -> Checked {
             JoinConstraint::On(condition) => super::exprs::condition(condition),
             JoinConstraint::Using(_) | JoinConstraint::Natural => Ok(()),
             JoinConstraint::None => {
-                let message = "a JOIN takes a condition";
                 let hint = "write ON or USING, or CROSS JOIN for each row with each";
-                Refused::with_hint("JOIN", At::Before(relation.span()), message, hint)
+                Refused::with_hint("JOIN", At::Before(relation.span()), NO_CONDITION, hint)
             }
         },
         CrossJoin(JoinConstraint::None) => Ok(()),
