@@ -17,6 +17,7 @@ mod order;
 mod plain;
 mod ran;
 mod recovery;
+mod rings;
 mod text;
 mod tree;
 
@@ -40,6 +41,7 @@ pub(crate) use self::order::{OrderedJoins, OrderedSide};
 pub(crate) use self::plain::{plain, shown};
 pub use self::ran::Ran;
 pub(crate) use self::recovery::RecoveryAsked;
+pub(crate) use self::rings::RingMode;
 use self::tree::PlanTree;
 
 /// The plan of a stage, for a reader.
@@ -51,6 +53,8 @@ pub struct Explain {
     pub(crate) workers: Workers,
     /// Workers that only read.
     pub(crate) only_readers: u32,
+    /// Who moves rows between nodes.
+    pub(crate) ring_mode: RingMode,
     /// How long epochs may be.
     pub(crate) epoch: LengthBounds,
     pub(crate) recovery: RecoveryAsked,

@@ -26,7 +26,7 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use crate::Workers;
 use crate::catalog::{Catalog, Entry};
-use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, RecoveryAsked};
+use crate::explain::{self, Analyzed, Discard, EndNeed, Explain, RecoveryAsked, RingMode};
 use crate::expr::given::GivenFunction;
 use crate::logical::engine::{Engine, Understood};
 use crate::lower::join_order::{OrderedPlan, ScannedStatistics};
@@ -550,6 +550,7 @@ impl Planner {
                 needs,
                 workers: self.workers,
                 only_readers: self.settings.job.only_readers(workers),
+                ring_mode: RingMode::of(&self.settings, self.workers.nodes, self.member_bytes > 0),
                 epoch: self.settings.job.epoch,
                 recovery: RecoveryAsked::of(&self.settings),
                 functions: building.functions,

@@ -8,5 +8,6 @@ mod orders;
 mod places;
 mod plans;
 mod readers;
+mod rings;
 mod scans;
 mod support;

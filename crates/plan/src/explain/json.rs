@@ -5,23 +5,24 @@ use serde_json::{Map, Value, json};
 
 use super::estimate;
 use super::tree::{PlanEdge, PlanNode, PlanTree};
-use super::{Explain, Need, OrderedJoins};
+use super::{Explain, Need, OrderedJoins, RingMode};
 use crate::Workers;
 
 impl Explain {
     /// The plan for other programs.
     pub fn json(&self) -> Value {
         let Workers { nodes, per_node } = self.workers;
-        let PlanTree { statements, nodes: operators } = self.tree();
+        let PlanTree { statements, nodes: operators, ring_mode } = self.tree();
         let statements = statements.iter().map(|statement| {
             let orders: Vec<Value> = statement.orders.iter().map(OrderedJoins::json).collect();
             json!({ "name": statement.name, "orders": orders, "sinks": statement.roots })
         });
+        let operators = operators.iter().enumerate().map(|at| node(at, ring_mode));
         let mut json = json!({
             "nodes": nodes,
             "workers_per_node": per_node,
             "statements": statements.collect::<Vec<_>>(),
-            "operators": operators.iter().enumerate().map(node).collect::<Vec<_>>(),
+            "operators": operators.collect::<Vec<_>>(),
             "memory": self.needs.iter().map(need).collect::<Vec<_>>(),
         });
         if let Some(recovery) = self.recovery_json() {
@@ -31,7 +32,7 @@ impl Explain {
     }
 }
 
-fn node((id, node): (usize, &PlanNode)) -> Value {
+fn node((id, node): (usize, &PlanNode), ring_mode: RingMode) -> Value {
     json!({
         "id": id,
         "operator": node.operator,
@@ -42,7 +43,7 @@ fn node((id, node): (usize, &PlanNode)) -> Value {
         "columns": node.columns,
         "plan": node.plan,
         "state": node.state.iter().map(estimate::json).collect::<Vec<_>>(),
-        "inputs": node.inputs.iter().map(edge).collect::<Vec<_>>(),
+        "inputs": node.inputs.iter().map(|at| edge(at, ring_mode)).collect::<Vec<_>>(),
     })
 }
 
@@ -58,7 +59,7 @@ fn properties(properties: &[Property]) -> Value {
     map.into()
 }
 
-fn edge(edge: &PlanEdge) -> Value {
+fn edge(edge: &PlanEdge, ring_mode: RingMode) -> Value {
     let step = |(name, text): &Property| json!({ "name": name, "text": text });
     json!({
         "from": edge.from,
@@ -66,6 +67,7 @@ fn edge(edge: &PlanEdge) -> Value {
         "exchange": edge.exchange.to_string(),
         "keys": edge.keys,
         "reason": edge.reason.as_ref().map(reason),
+        "ring_mode": ring_mode.name(edge.exchange),
         "costs": edge.costs.iter().map(cost).collect::<Vec<_>>(),
         "rows_estimated": edge.rows_estimate,
         "columns": edge.columns,

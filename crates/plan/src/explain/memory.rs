@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use channel::Transfer;
 use channel::broadcast::InFlightPayloads;
 
 use super::Explain;
@@ -99,6 +100,7 @@ pub(crate) fn needs(
             asks: false,
         }));
     }
+    needs.extend(region_need(settings).filter(|_| links > 0));
     if beside > 0 {
         needs.push(Need {
             name: "queues",
@@ -130,6 +132,20 @@ pub(crate) fn needs(
         });
     }
     needs
+}
+
+/// The memory of a worker from which others read rows, where rings have it.
+fn region_need(settings: &InForce) -> Option<Need> {
+    let ring = settings.job.ring;
+    let slots = settings.job.region_slots();
+    let slot_bytes = u64::from(ring.slot_bytes);
+    (ring.transfer == Transfer::Region).then(|| Need {
+        name: "region",
+        sum: format!("{slots} slots of {} that receivers read", human(slot_bytes)),
+        bytes: u64::from(slots) * slot_bytes,
+        once: false,
+        asks: false,
+    })
 }
 
 /// The memory of operators whose rows go to every worker: frames that wait at a source, and
@@ -192,7 +208,7 @@ pub(crate) fn receive_needs(settings: &InForce, windows: u64) -> Option<Need> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::RecoveryAsked;
+    use crate::explain::{RecoveryAsked, RingMode};
 
     #[test]
     fn memory_is_a_sum_of_named_needs() {
@@ -222,12 +238,14 @@ mod tests {
         let recovery = RecoveryAsked::default();
         let functions = vec![];
         let only_readers = 0;
+        let ring_mode = RingMode::of(&InForce::default(), 2, false);
         let explain = Explain {
             statements,
             operators,
             needs,
             workers,
             only_readers,
+            ring_mode,
             epoch,
             recovery,
             functions,

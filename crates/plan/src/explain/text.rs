@@ -106,6 +106,9 @@ impl Printer<'_> {
 
     /// The properties of an edge beside its exchange.
     fn edge(&mut self, edge: &PlanEdge, prefix: &str) {
+        if let Some(mode) = self.tree.ring_mode.text(edge.exchange) {
+            self.line(prefix, &format!("ring mode: {mode}"));
+        }
         if !edge.costs.is_empty() {
             self.line(prefix, &costs(&edge.costs));
         }

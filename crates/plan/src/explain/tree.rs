@@ -8,7 +8,7 @@ use dataflow::job::{
 
 use super::describe::span;
 use super::estimate::estimates;
-use super::{Explain, Explained, ExplainedBatch, OrderedJoins, plain};
+use super::{Explain, Explained, ExplainedBatch, OrderedJoins, RingMode, plain};
 use crate::text::units::human;
 
 /// Characters of an operator's title that are shown beside its numbers.
@@ -21,6 +21,7 @@ pub(super) struct PlanTree {
     /// The operators of the job by their number, and behind them parts of operators that read a
     /// table or run a plan of their own.
     pub(super) nodes: Vec<PlanNode>,
+    pub(super) ring_mode: RingMode,
 }
 
 /// A statement.
@@ -118,7 +119,7 @@ impl PlanTree {
         };
         let operators = explain.operators.iter().enumerate();
         let nodes = operators.zip(states).map(node).collect();
-        let mut tree = Self { statements: vec![], nodes };
+        let mut tree = Self { statements: vec![], nodes, ring_mode: explain.ring_mode };
         for (id, operator) in explain.operators.iter().enumerate() {
             if let Some(side) = operator.spec().side_table() {
                 let pulls = explain.workers.nodes > 1 && side.is_pulled;
