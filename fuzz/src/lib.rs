@@ -7,6 +7,7 @@
 pub mod list;
 pub mod pulse;
 mod read;
+pub mod ring;
 pub mod sql;
 
 /// Reads `bytes` as a file of this name.

@@ -57,7 +57,7 @@ pub const LAYERS: &[Layer] = &[
     layer("tests", TESTS, &[]),
     layer(
         "fuzz",
-        &["fabric", "pool", "checkpoint", "dataflow", "connectors", "plan", "cluster"],
+        &["fabric", "channel", "pool", "checkpoint", "dataflow", "connectors", "plan", "cluster"],
         SQL,
     ),
     // Another engine, to be compared with: it knows nothing of ours.

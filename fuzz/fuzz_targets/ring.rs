@@ -1,0 +1,8 @@
+//! What a peer writes into a ring.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    reading::ring::read(bytes);
+});
