@@ -14,7 +14,7 @@ use millstream::Counters;
 use crate::checksums::ChecksumTotals;
 use crate::reference::TableRows;
 use crate::run::BenchError;
-use crate::summary::{MeasuredRun, Summary};
+use crate::summary::{AgainstLimits, MeasuredRun, Summary};
 use crate::task::{WorkloadAggregate, WorkloadGroups, WorkloadTask};
 use crate::workload::{Workload, WorkloadSize};
 
@@ -81,7 +81,8 @@ impl Loop {
         let runs = self.runs.into_iter().map(|(run, _)| run).collect();
         let (workload, size) = (self.workload, self.size);
         let variant = "loop".into();
-        Ok(Summary { workload, variant, size, runs, total, hertz, share_of_unrelated: None })
+        let against = AgainstLimits::default();
+        Ok(Summary { workload, variant, size, runs, total, hertz, against })
     }
 
     fn sums(&self) -> ChecksumTotals {

@@ -38,6 +38,7 @@ pub mod session;
 pub mod shuffle;
 pub mod summary;
 pub mod sustain;
+pub mod targets;
 pub mod task;
 pub mod tsc;
 mod unrelated;

@@ -14,7 +14,8 @@ use crate::by_hand::Loop;
 use crate::checksums::{ChecksumSink, ChecksumTotals};
 use crate::memory::StreamBuffers;
 use crate::reference;
-use crate::summary::{MeasuredRun, Summary};
+use crate::summary::{ALONE, AgainstLimits, MeasuredRun, Summary, UNRELATED};
+use crate::targets;
 use crate::tsc::Tsc;
 use crate::unrelated;
 use crate::workload::{Workload, WorkloadSize};
@@ -120,9 +121,6 @@ pub enum BenchError {
     },
 }
 
-/// The name of processes that have nothing to do with each other.
-const UNRELATED: &str = "unrelated";
-
 /// One of the things that are compared.
 struct Variant {
     name: String,
@@ -208,15 +206,19 @@ fn checked(
         let sums = right(WorkloadSize { workers, ..variant.size })?;
         summaries.push(variant.check(plan.workload, sums, &tsc)?);
     }
-    let unrelated = summaries.iter().find(|summary| summary.variant == UNRELATED);
-    if let Some(unrelated) = unrelated.cloned() {
-        let together = summaries.iter_mut().filter(|summary| summary.size == unrelated.size);
-        let others = together.filter(|summary| summary.variant != UNRELATED);
-        others.for_each(|summary| summary.compare(&unrelated));
-    }
     if let Some(by_hand) = by_hand {
         let sums = right(WorkloadSize { workers: 1, ..plan.size })?;
         summaries.push(by_hand.check(sums, tsc.hertz())?);
+    }
+    let named = |name: &str| summaries.iter().find(|summary| summary.variant == name).cloned();
+    let (alone, unrelated) = (named(ALONE), named(UNRELATED));
+    for summary in &mut summaries {
+        let is_as_large = |of: &&Summary| of.size == summary.size && !summary.is_limit();
+        let unrelated = unrelated.as_ref().filter(is_as_large);
+        let alone = alone.as_ref().filter(|_| summary.variant != ALONE);
+        summary.compare(alone, unrelated);
+        let bars = targets::bars(summary, (plan.nodes, plan.workers), plan.fabric);
+        summary.against.bars = bars;
     }
     Ok(summaries)
 }
@@ -227,7 +229,7 @@ fn variants(plan: &RunPlan) -> Result<Vec<Variant>, BenchError> {
     let planned = [String::from("auto")];
     let exchanges = if plan.exchanges.is_empty() { &planned[..] } else { &plan.exchanges };
     if plan.against_one && workers > 1 {
-        variants.push(variant(plan, "alone", RunBy::First, None)?);
+        variants.push(variant(plan, ALONE, RunBy::First, None)?);
     }
     if plan.against_unrelated {
         variants.push(variant(plan, UNRELATED, RunBy::Each, None)?);
@@ -324,7 +326,7 @@ impl Variant {
             runs,
             total,
             hertz: tsc.hertz(),
-            share_of_unrelated: None,
+            against: AgainstLimits::default(),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use millstream::Counters;
 
+use crate::report::Bar;
 use crate::workload::{Workload, WorkloadSize};
 
 /// Median, least and greatest of some measurements.
@@ -83,22 +84,48 @@ pub struct Summary {
     pub total: Counters,
     /// Cycles a second.
     pub hertz: Option<f64>,
-    /// The share of what as many unrelated processes reach together, where that was measured: of
-    /// each run and the one of theirs in the same turn.
-    pub share_of_unrelated: Option<MedianRange>,
+    /// The limits that were measured in turns with it.
+    pub against: AgainstLimits,
 }
+
+/// A summary against what the machine gave in the same turns: ratios of rates, of each run and the
+/// one of the limit in the same turn.
+#[derive(Debug, Clone, Default)]
+pub struct AgainstLimits {
+    /// How many times as fast as one worker alone.
+    pub one_worker: Option<MedianRange>,
+    /// The share of what as many unrelated processes reach together.
+    pub unrelated: Option<MedianRange>,
+    /// What is asked of these.
+    pub bars: Vec<Bar>,
+}
+
+/// The name of one worker by itself.
+pub(crate) const ALONE: &str = "alone";
+/// The name of processes that have nothing to do with each other.
+pub(crate) const UNRELATED: &str = "unrelated";
 
 impl Summary {
     fn each(&self, of: impl Fn(&MeasuredRun) -> f64) -> MedianRange {
         MedianRange::of(&self.runs.iter().map(of).collect())
     }
 
-    /// Compares runs in turns with those of as many unrelated processes.
-    pub(crate) fn compare(&mut self, unrelated: &Summary) {
+    /// Whether others are held to it.
+    pub(crate) fn is_limit(&self) -> bool {
+        [ALONE, UNRELATED].contains(&&*self.variant)
+    }
+
+    /// Compares with one worker alone, and with as many unrelated processes.
+    pub(crate) fn compare(&mut self, alone: Option<&Summary>, unrelated: Option<&Summary>) {
+        let [one_worker, unrelated] = [alone, unrelated].map(|of| of.map(|of| self.ratio(of)));
+        self.against = AgainstLimits { one_worker, unrelated, bars: Vec::new() };
+    }
+
+    /// Its rates in those of another that was measured in turns with it.
+    fn ratio(&self, other: &Summary) -> MedianRange {
         let rate = |of: &Summary, run: &MeasuredRun| of.rows() / run.elapsed.as_secs_f64();
-        let pairs = self.runs.iter().zip(&unrelated.runs);
-        let shares = pairs.map(|(own, theirs)| rate(self, own) / rate(unrelated, theirs));
-        self.share_of_unrelated = Some(MedianRange::of(&shares.collect()));
+        let pairs = self.runs.iter().zip(&other.runs);
+        MedianRange::of(&pairs.map(|(own, theirs)| rate(self, own) / rate(other, theirs)).collect())
     }
 
     fn rows(&self) -> f64 {
@@ -191,8 +218,14 @@ impl Summary {
         for (name, count) in self.counted() {
             fields.push(format!("\"{name}_per_row\":{count:.4}"));
         }
-        if let Some(share) = self.share_of_unrelated {
-            fields.push(format!("\"share_of_unrelated\":{}", share.json()));
+        let AgainstLimits { one_worker, unrelated, bars } = &self.against;
+        let ratios = [("times_one_worker", one_worker), ("share_of_unrelated", unrelated)];
+        for (name, range) in ratios {
+            fields.extend(range.as_ref().map(|range| format!("\"{name}\":{}", range.json())));
+        }
+        if !bars.is_empty() {
+            let bars: Vec<String> = bars.iter().map(|bar| bar.json().to_string()).collect();
+            fields.push(format!("\"bars\":[{}]", bars.join(",")));
         }
         fields.push(format!("\"bytes_per_row\":{:.3}", self.row_bytes()));
         fields.push(format!("\"bandwidth_bytes_per_s\":{}", self.bandwidth().json()));
@@ -232,7 +265,10 @@ impl fmt::Display for Summary {
         let rate = self.rate().times(1e-6);
         line("records a second", "M/s", rate, 1)?;
         line("  of each worker", "M/s", rate.times(1.0 / workers as f64), 1)?;
-        if let Some(share) = self.share_of_unrelated {
+        if let Some(times) = self.against.one_worker {
+            line("  times one worker", "", times, 2)?;
+        }
+        if let Some(share) = self.against.unrelated {
             line("  of unrelated processes", "%", share.times(100.0), 0)?;
         }
         if let (Some(cycles), Some(busy)) = (self.cycles(), self.cycles_busy()) {
@@ -262,16 +298,9 @@ impl fmt::Display for Summary {
             mib(total.bytes_sent),
             mib(total.local_bytes),
             self.runs.len()
-        )
+        )?;
+        self.against.bars.iter().try_for_each(|bar| writeln!(f, "  {bar}"))
     }
-}
-
-/// How many times faster than one worker alone each of the others is, where that was measured.
-pub fn speedups(summaries: &[Summary]) -> Vec<(String, f64)> {
-    let alone = summaries.iter().find(|summary| summary.variant == "alone");
-    let Some(alone) = alone else { return Vec::new() };
-    let others = summaries.iter().filter(|summary| summary.variant != "alone");
-    others.map(|s| (s.variant.clone(), s.rate().median / alone.rate().median)).collect()
 }
 
 #[cfg(test)]
@@ -306,7 +335,7 @@ mod tests {
             runs: vec![MeasuredRun { elapsed: second, busy: second, bandwidth: 1e10 }],
             total,
             hertz: None,
-            share_of_unrelated: None,
+            against: AgainstLimits::default(),
         };
         let [reported, silent] = [counted, none].map(|of| summary(of).json());
         assert!(reported.contains("\"instructions_per_row\":10.0000"), "{reported}");
@@ -338,13 +367,13 @@ mod tests {
                 runs: seconds.iter().map(run).collect(),
                 total: Counters::default(),
                 hertz: None,
-                share_of_unrelated: None,
+                against: AgainstLimits::default(),
             }
         };
         // The machine was slow in the second turn, for both.
         let mut own = of(&[2, 20, 4]);
-        own.compare(&of(&[1, 18, 3]));
-        let share = own.share_of_unrelated.unwrap();
+        own.compare(None, Some(&of(&[1, 18, 3])));
+        let share = own.against.unrelated.unwrap();
         assert_eq!((share.least, share.median, share.greatest), (0.5, 0.75, 0.9));
         assert!(own.json().contains("\"share_of_unrelated\":{\"median\":7.5e-1"), "{}", own.json());
         let line = "  of unrelated processes           75  %       (50 to 90)";

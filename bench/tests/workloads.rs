@@ -90,14 +90,19 @@ fn unrelated_processes_have_the_result_of_one_each_and_a_share_is_of_them() {
         let names: Vec<&str> = summaries.iter().map(|s| s.variant.as_str()).collect();
         assert_eq!(names, ["alone", "unrelated", "merge", "shuffle"]);
         let [alone, unrelated, together @ ..] = &summaries[..] else { panic!("{workload}") };
-        assert!(alone.share_of_unrelated.is_none() && unrelated.share_of_unrelated.is_none());
+        assert!(alone.against.unrelated.is_none() && unrelated.against.unrelated.is_none());
+        assert!(alone.against.one_worker.is_none(), "{workload}");
         assert_eq!(unrelated.size.rows(), together[0].size.rows(), "{workload}");
         assert_eq!((unrelated.runs.len(), unrelated.total.bytes_sent), (3, 0), "{workload}");
         assert_eq!(unrelated.total.rows_in, together[0].total.rows_in, "{workload}");
         for summary in together {
-            let share = summary.share_of_unrelated.unwrap();
+            let share = summary.against.unrelated.unwrap();
             assert!(share.least > 0.0 && share.least <= share.median, "{workload}: {share:?}");
             assert!(share.median <= share.greatest && share.greatest.is_finite(), "{share:?}");
+            assert!(summary.against.one_worker.unwrap().least > 0.0, "{workload}");
+            // Of two workers each, and of other keys, nothing is asked.
+            let bars = &summary.against.bars;
+            assert_eq!(bars.len(), usize::from(workload != Workload::Ro), "{workload}: {bars:?}");
         }
     }
 }

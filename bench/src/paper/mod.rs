@@ -110,8 +110,7 @@ impl Sweep<'_> {
 /// Rows of each worker in an ordinary sweep: a fraction of a second or more.
 fn rows_of(workload: &str) -> f64 {
     match workload {
-        "nb8" => 4e6,
-        "nb11" => 2e5,
+        "nb8" | "nb11" => 4e6,
         "ro" | "ysb --keys 10000000" => 32e6,
         _ => 64e6,
     }
@@ -372,6 +371,7 @@ mod tests {
                         "busy_cycles_per_row": range(25.0), "bytes_per_row": 16.0,
                         "share_of_bandwidth": range(0.5), "processor_cycles_per_row": 20.0,
                         "share_of_unrelated": range(if self.slow { 0.5 } else { 0.96 }),
+                        "times_one_worker": range(if self.slow { 0.9 } else { 1.7 }),
                         "instructions_per_row": 40.0, "l1_misses_per_row": 2.0,
                         "llc_misses_per_row": 0.5, "branch_misses_per_row": 0.1,
                         "latency": [trial.clone(), trial.clone()],

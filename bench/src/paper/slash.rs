@@ -5,7 +5,8 @@ use super::{
     Figures, PaperScale, Runner, Sweep, about, at_least, cell, measured, plot, report, section,
     table,
 };
-use crate::report::{Axis, Bar, FigureReport, ReportSection};
+use crate::report::{Axis, FigureReport, ReportSection};
+use crate::targets::{RUN_TARGETS, RunLimit};
 
 /// The groups, and their name.
 const GROUPED: [(&str, &str); 5] = [
@@ -16,14 +17,6 @@ const GROUPED: [(&str, &str); 5] = [
     ("ro", "RO, 10 M keys"),
 ];
 const JOINED: [(&str, &str); 2] = [("nb8", "NB8"), ("nb11", "NB11")];
-
-/// What is asked of two processes, against two that have nothing to do with each other.
-const AGAINST_TWO: [(&str, &str, f64); 3] = [
-    ("ysb", "YSB, 100 campaigns", 0.95),
-    ("ro", "RO, 10 M keys", 0.95),
-    ("ysb --keys 10000000", "YSB, 10 M keys", 0.85),
-];
-const SHARE: &str = "share_of_unrelated";
 
 /// Workloads with the records of a gigabyte.
 const AT_PAPER_SIZE: [(&str, &str, f64); 4] = [
@@ -45,7 +38,7 @@ pub fn slash(bench: &mut dyn Runner, scale: PaperScale) -> FigureReport {
         credits(sweep),
         threads(sweep),
         skew(sweep),
-        unrelated(sweep),
+        limits(sweep),
         sizes(sweep),
         cost(sweep),
     ];
@@ -228,34 +221,31 @@ fn threads(sweep: &mut Sweep<'_>) -> ReportSection {
     section
 }
 
-/// Two processes against two that have nothing to do with each other.
-fn unrelated(sweep: &mut Sweep<'_>) -> ReportSection {
-    let text = "Two processes that work together, in turns with two that each run the workload by \
-                themselves at the same time: the share of what those reach together. It is the \
-                machine's limit, whatever its processors share.";
-    let mut section = section("Against unrelated processes", &[text]);
+/// Two processes against what the machine gives in the same run.
+fn limits(sweep: &mut Sweep<'_>) -> ReportSection {
+    let text = "Two processes that work together. Aggregations in turns with two that each run \
+                the workload by themselves at the same time: the share of what those reach \
+                together is the machine's limit, whatever its processors share. Joins, whose rows \
+                travel, in turns with one worker alone.";
+    let mut section = section("Against the machine", &[text]);
     let mut rows = Vec::new();
-    for (workload, name, asked) in AGAINST_TWO {
-        let run = sweep.at_once(workload, "--nodes 2 --against-two");
-        let share = Figures::of(&run, "auto").and_then(|figures| figures.range(SHARE));
-        let cells = [0, 1, 2].map(|at| cell(share.map(|share| share[at] * 100.0), 0));
-        rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
-        section.bars.push(share_bar(name, asked, share.map(|share| share[1])));
+    for target in &RUN_TARGETS {
+        let run = sweep.at_once(target.options, &format!("--nodes 2 {}", target.flag()));
+        let (name, factor, unit) = match target.limit {
+            RunLimit::OneWorker => ("times_one_worker", 1.0, "times one worker"),
+            RunLimit::Unrelated => ("share_of_unrelated", 100.0, "% of two unrelated processes"),
+        };
+        let range = Figures::of(&run, "auto").and_then(|figures| figures.range(name));
+        let digits = if factor == 1.0 { 2 } else { 0 };
+        let cells = [0, 1, 2].map(|at| cell(range.map(|range| range[at] * factor), digits));
+        let names = [target.name, unit].map(str::to_owned);
+        rows.push(names.into_iter().chain(cells).collect());
+        section.bars.push(target.bar("auto", range.map(|range| range[1])));
     }
-    let columns = ["workload", "least, %", "median, %", "greatest, %"];
-    section.tables.push(table("Share of two unrelated processes", &columns, rows));
+    let columns = ["workload", "figure", "least", "median", "greatest"];
+    section.tables.push(table("Two processes", &columns, rows));
     section.text.append(&mut sweep.failures());
     section
-}
-
-fn share_bar(name: &str, asked: f64, share: Option<f64>) -> Bar {
-    let percent = |share: Option<f64>| cell(share.map(|share| share * 100.0), 0);
-    Bar {
-        what: format!("{name}: share of what two unrelated processes reach together"),
-        needed: format!("≥ {} %", percent(Some(asked))),
-        got: format!("{} %", percent(share)),
-        met: share.map(|share| share >= asked),
-    }
 }
 
 /// Workloads at the sizes of the paper.
@@ -372,11 +362,5 @@ mod tests {
         assert_eq!(cost_of(Some(10.0), &rates([1.0, 2.0, 4.0])), "more than 4");
         assert_eq!(cost_of(None, &rates([1.0, 2.0, 4.0])), "not known");
         assert_eq!(cost_of(Some(10.0), &[(1, Some(5.0)), (2, None)]), "not known");
-    }
-
-    #[test]
-    fn a_share_is_met_and_missed() {
-        let met = |share| share_bar("YSB", 0.95, share).met;
-        assert_eq!([met(Some(0.95)), met(Some(0.94)), met(None)], [Some(true), Some(false), None]);
     }
 }

@@ -59,6 +59,14 @@ pub struct Bar {
     pub met: Option<bool>,
 }
 
+impl Bar {
+    /// As an object.
+    pub fn json(&self) -> Value {
+        let Self { what, needed, got, met } = self;
+        json!({ "what": what, "needed": needed, "got": got, "met": met })
+    }
+}
+
 /// Lines over one axis.
 #[derive(Debug, Clone)]
 pub struct Plot {
@@ -197,10 +205,6 @@ fn names(path: &Path) -> [PathBuf; 2] {
 
 impl ReportSection {
     fn json(&self) -> Value {
-        let bar = |bar: &Bar| {
-            let Bar { what, needed, got, met } = bar;
-            json!({ "what": what, "needed": needed, "got": got, "met": met })
-        };
         let series = |series: &Series| {
             let points: Vec<[f64; 2]> = series.points.iter().map(|&(x, y)| [x, y]).collect();
             json!({ "name": series.name, "origin": series.origin.name(), "points": points })
@@ -216,7 +220,7 @@ impl ReportSection {
         json!({
             "title": self.title,
             "text": self.text,
-            "bars": self.bars.iter().map(bar).collect::<Vec<_>>(),
+            "bars": self.bars.iter().map(Bar::json).collect::<Vec<_>>(),
             "plots": self.plots.iter().map(plot).collect::<Vec<_>>(),
             "tables": self.tables.iter().map(table).collect::<Vec<_>>(),
         })

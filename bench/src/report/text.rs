@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{FigureReport, ReportSection, ReportTable};
+use super::{Bar, FigureReport, ReportSection, ReportTable};
 
 impl fmt::Display for FigureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,15 +16,20 @@ impl fmt::Display for ReportSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         self.text.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
-        for bar in &self.bars {
-            let met = match bar.met {
-                Some(true) => "met",
-                Some(false) => "NOT MET",
-                None => "not measured",
-            };
-            writeln!(f, "  {met}: {} {}, got {}", bar.what, bar.needed, bar.got)?;
-        }
+        self.bars.iter().try_for_each(|bar| writeln!(f, "  {bar}"))?;
         self.tables.iter().try_for_each(|table| table.fmt(f))
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, needed, got, met } = self;
+        let met = match met {
+            Some(true) => "met",
+            Some(false) => "NOT MET",
+            None => "not measured",
+        };
+        write!(f, "{met}: {what} {needed}, got {got}")
     }
 }
 

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::analytics::Suite;
-use bench::report::FigureReport;
-use bench::summary::speedups;
+use bench::report::{Bar, FigureReport};
 use bench::sustain::SustainOutcome;
+use bench::targets::{self, RunLimit};
 use bench::workload::{PaperSize, WorkloadSize};
 use bench::{BenchError, KeyDistribution, RunPlan, Summary, Timed, Workload, reference};
 use clap::{Args, Subcommand, ValueEnum};
@@ -186,6 +186,11 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     low_latency: bool,
 
+    /// Fails where a target is missed: what is asked of two processes over shared memory, by
+    /// --against-one of nb8 and nb11, by --against-two of ysb and ro
+    #[arg(long)]
+    check: bool,
+
     /// Sets an option, as SET in the SQL does; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
@@ -293,6 +298,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
         print(&if args.json { written.json() } else { written.to_string() });
         return Ok(ExitCode::SUCCESS);
     }
+    if args.check {
+        something_is_asked(&plan)?;
+    }
     let cluster = |error: millstream::cluster::ClusterError| failed(&error.into());
     let invitation = Invitation::from_env().map_err(cluster)?;
     if let Some(invitation) = invitation {
@@ -309,8 +317,41 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let result = args.measured(&plan, &launched.control);
     drop(launched.control);
     launched.children.wait(TIMEOUT);
-    print(&result.map_err(|error| failed(&error))?);
-    Ok(ExitCode::SUCCESS)
+    let measured = result.map_err(|error| failed(&error))?;
+    print(&measured.text);
+    if args.check { held(&measured.bars) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// What node 0 has measured.
+struct Measured {
+    text: String,
+    /// What is asked of it.
+    bars: Vec<Bar>,
+}
+
+/// Fails where a target is missed.
+fn held(bars: &[Bar]) -> Result<ExitCode, Failure> {
+    let missed: Vec<&str> =
+        bars.iter().filter(|bar| bar.met != Some(true)).map(|bar| &*bar.what).collect();
+    if missed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let message = format!("{} targets are not met: {}", missed.len(), missed.join("; "));
+    Err(Failure::runtime(&message, None))
+}
+
+/// An error where `--check` has nothing to look at.
+fn something_is_asked(plan: &RunPlan) -> Result<(), Failure> {
+    let limits =
+        [(plan.against_one, RunLimit::OneWorker), (plan.against_unrelated, RunLimit::Unrelated)];
+    let limits: Vec<RunLimit> = limits.into_iter().filter(|of| of.0).map(|of| of.1).collect();
+    let layout = (plan.nodes, plan.workers);
+    if targets::is_asked(plan.workload, &plan.size, layout, plan.fabric, &limits) {
+        return Ok(());
+    }
+    let hint = "use --nodes 2 over shared memory, with --against-one for nb8 and nb11, with \
+                --against-two for ysb and ro with their own keys";
+    Err(Failure::usage("--check: nothing is asked of this run", Some(hint)))
 }
 
 impl BenchArgs {
@@ -404,8 +445,8 @@ impl BenchArgs {
         })
     }
 
-    /// Measures, and tells the other nodes how it ended; returns the text to print.
-    fn measured(&self, plan: &RunPlan, control: &Control) -> Result<String, BenchError> {
+    /// Measures, and tells the other nodes how it ended.
+    fn measured(&self, plan: &RunPlan, control: &Control) -> Result<Measured, BenchError> {
         let result = if self.by_clock() {
             let timed = Timed {
                 plan: plan.clone(),
@@ -414,15 +455,19 @@ impl BenchArgs {
                 every_s: self.window_every / 1e3,
             };
             bench::sustain::run(&timed, control).map(|outcomes| {
-                if self.json {
+                let text = if self.json {
                     outcomes.iter().map(|outcome| outcome.json() + "\n").collect()
                 } else {
                     outcomes.iter().map(SustainOutcome::to_string).collect::<Vec<_>>().join("\n")
-                }
+                };
+                Measured { text, bars: Vec::new() }
             })
         } else {
-            bench::run(plan, control)
-                .map(|summaries| if self.json { lines(&summaries) } else { text(&summaries) })
+            bench::run(plan, control).map(|summaries| {
+                let text = if self.json { lines(&summaries) } else { text(&summaries) };
+                let bars = summaries.into_iter().flat_map(|summary| summary.against.bars);
+                Measured { text, bars: bars.collect() }
+            })
         };
         reported(result, control)
     }
@@ -513,11 +558,7 @@ fn exponent(text: &str) -> Result<f64, String> {
 }
 
 fn text(summaries: &[Summary]) -> String {
-    let mut text: Vec<String> = summaries.iter().map(Summary::to_string).collect();
-    text.extend(
-        speedups(summaries).iter().map(|(name, by)| format!("{name}: {by:.2} times one worker\n")),
-    );
-    text.join("\n")
+    summaries.iter().map(Summary::to_string).collect::<Vec<_>>().join("\n")
 }
 
 fn lines(summaries: &[Summary]) -> String {

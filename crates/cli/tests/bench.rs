@@ -47,10 +47,33 @@ fn two_processes_are_held_to_two_that_are_unrelated() {
     assert_eq!((&unrelated["variant"], &both["variant"]), (&"unrelated".into(), &"auto".into()));
     assert_eq!(unrelated["rows"], both["rows"]);
     assert!(unrelated["share_of_unrelated"].is_null(), "{unrelated}");
+    assert!(both["bars"].is_null(), "of fewer keys nothing is asked: {both}");
     let share = &both["share_of_unrelated"];
     let [least, median, greatest] =
         ["least", "median", "greatest"].map(|name| share[name].as_f64().unwrap());
     assert!(0.0 < least && least <= median && median <= greatest, "{share}");
+}
+
+#[test]
+fn two_processes_are_held_to_one_worker_and_a_check_fails_where_they_are_slower() {
+    // Whether so few rows are met or missed is the machine's; what follows of either is not.
+    let args = "nb11 --rows 500 --runs 3 --nodes 2 --against-one";
+    let args: Vec<&str> = args.split(' ').collect();
+    let found = values(&[&args[..], &["--json"]].concat());
+    let [alone, both] = &found[..] else { panic!("{found:?}") };
+    assert!(alone["times_one_worker"].is_null() && alone["bars"].is_null(), "{alone}");
+    let times = both["times_one_worker"]["median"].as_f64().unwrap();
+    let [bar] = &both["bars"].as_array().unwrap()[..] else { panic!("{both}") };
+    assert_eq!(bar["what"], "NB11: two processes against one worker");
+    assert_eq!(bar["met"], times >= 1.6, "{both}");
+    let output = bench(&[&args[..], &["--check"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    let is_met = text.contains("  met: NB11: two processes against one worker ≥ 1.6 times, got ");
+    let is_missed = text.contains("  NOT MET: NB11: two processes against one worker");
+    assert!(is_met != is_missed && text.contains("times one worker"), "{text}");
+    assert_eq!(output.status.code(), Some(i32::from(is_missed)), "{error}");
+    assert_eq!(error.contains("1 targets are not met: NB11: two processes"), is_missed, "{error}");
 }
 
 #[test]
@@ -196,6 +219,9 @@ fn a_flag_that_would_change_nothing_is_refused() {
         ("shuffle --latency 1e6", "--latency is not of 'bench shuffle'"),
         ("shuffle --nodes 1", "use --nodes 2"),
         ("cm --against-one", "use --workers 2 or --nodes 2"),
+        ("cm --nodes 2 --against-one --check", "nothing is asked of this run"),
+        ("ysb --nodes 2 --against-one --check", "use --nodes 2 over shared memory"),
+        ("limits --check", "--check is not of 'bench limits'"),
         ("cm --workers 2 --against-two", "use --nodes 2"),
         ("nb8 --paper-size", "leave out --paper-size"),
         ("cm --paper-size --record-bytes 78", "cannot be used with"),
