@@ -134,10 +134,8 @@ impl Stand<'_> {
         Ok(SustainOutcome { timed, exchange, search, at })
     }
 
-    /// Nanoseconds of event time between two rows such that windows end as often as they are to.
     fn interval_ns(&self, rate: f64) -> u64 {
-        let rows = (rate * self.timed.every_s).max(1.0);
-        (self.window.slide_ms as f64 * 1e6 / rows).round().max(1.0) as u64
+        interval_ns(self.window, self.timed.every_s, rate)
     }
 
     /// The trials of the search, and those at [`PARTS`] of what was found: none if nothing was.
@@ -211,7 +209,7 @@ impl Stand<'_> {
         let agreed = self.agreed(verdict as u64)?;
         let verdict = TrialVerdict::ALL.into_iter().find(|one| *one as u64 == agreed);
         let verdict = verdict.unwrap_or(TrialVerdict::NotMeasured);
-        let every_s = self.window.slide_ms as f64 * 1e6 / (interval_ns as f64 * rate);
+        let every_s = every_s(self.window, interval_ns, rate);
         Ok(Trial { rate, behind_s, every_s, windows, latencies, verdict })
     }
 
@@ -281,6 +279,18 @@ impl Stand<'_> {
         }
         Ok(Ran { elapsed_s: report.elapsed.as_secs_f64(), ended_ns, latencies })
     }
+}
+
+/// Nanoseconds of event time between two rows such that a window ends every so many seconds by the
+/// clock.
+fn interval_ns(window: WorkloadWindow, every_s: f64, rate: f64) -> u64 {
+    let rows = (rate * every_s).max(1.0);
+    (window.slide_ms as f64 * 1e6 / rows).round().max(1.0) as u64
+}
+
+/// Seconds by the clock from the end of a window to that of the next.
+fn every_s(window: WorkloadWindow, interval_ns: u64, rate: f64) -> f64 {
+    window.slide_ms as f64 * 1e6 / (interval_ns as f64 * rate)
 }
 
 /// The highest rate that was sustained, as was each below it; zero if none was.
@@ -380,6 +390,28 @@ impl fmt::Display for SustainOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Workload;
+
+    #[test]
+    fn windows_end_at_the_stated_pace_whatever_the_rate() {
+        let windows = Workload::ALL.into_iter().filter_map(Workload::window);
+        let mut tried = 0;
+        for window in windows {
+            for power in 12..40 {
+                // From some thousand rows a second to half a milliard.
+                let rate = 2f64.powf(f64::from(power) * 0.725);
+                for wanted_s in [0.02, 0.1] {
+                    let interval_ns = interval_ns(window, wanted_s, rate);
+                    let ends_s = every_s(window, interval_ns, rate);
+                    let off = (ends_s / wanted_s - 1.0).abs();
+                    // Times of rows are whole nanoseconds: at most half of one is missing.
+                    assert!(off <= 0.02, "{window:?}, {rate:e} a second: {ends_s} s");
+                    tried += 1;
+                }
+            }
+        }
+        assert!(tried > 200, "{tried}");
+    }
 
     #[test]
     fn what_is_found_is_below_every_rate_that_was_too_much() {

@@ -143,6 +143,7 @@ fn latency_is_counted_at_a_rate_and_the_results_are_right() {
         let outcomes = sustain::run(&timed, &Control::solo().unwrap()).unwrap();
         let [outcome] = &outcomes[..] else { panic!("one exchange") };
         let [trial] = &outcome.at[..] else { panic!("one rate") };
+        assert!((trial.every_s / 0.05 - 1.0).abs() < 0.01, "{workload}: {outcome}");
         let all = trial.latencies.all();
         assert!(all.count() > 0 && trial.latencies.late.count() > 0, "{workload}: {outcome}");
         assert!(all.quantile(0.5) > 0.0 && all.quantile(0.5) <= all.quantile(1.0), "{outcome}");

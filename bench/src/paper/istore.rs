@@ -309,6 +309,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn reads_ahead_gain_and_bytes_grow_as_asked_or_do_not() {
+        let gained = |ten| gain("TCP", &[(1.0, 2.0), (4.0, 9.0), (10.0, ten)], 3.0).met;
+        assert_eq!([gained(6.0), gained(5.9)], [Some(true), Some(false)]);
+        assert_eq!(gain("TCP", &[(1.0, 2.0)], 3.0).met, None);
+        let all = f64::from(RECEIVERS_MAX);
+        let grown = |most| growth("multicast", &[(1.0, 10.0), (all, most)], [0.98, 1.02]).met;
+        assert_eq!([grown(9.8), grown(10.2)], [Some(true); 2]);
+        assert_eq!([grown(9.7), grown(10.3)], [Some(false); 2]);
+        assert_eq!(growth("multicast", &[(all, 10.0)], [0.98, 1.02]).met, None);
+    }
+
+    #[test]
     fn one_request_waits_and_many_fill_the_link() {
         // A block takes 2,000 ns and 163.84 ns on the link.
         assert!((simulated_blocks_per_us(1) - 1e3 / 2163.84).abs() < 1e-3);

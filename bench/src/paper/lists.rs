@@ -17,7 +17,7 @@ use fabric::clock::MonotonicClock;
 use millstream::pool::{At, Client, PoolAccess, PoolOptions};
 
 use super::{at_most, cell, measured, plot, section, table};
-use crate::report::{Axis, ReportSection};
+use crate::report::{Axis, Bar, ReportSection};
 
 /// Versions of an ordinary sweep, and the least.
 const VERSIONS: f64 = 300.0;
@@ -86,10 +86,7 @@ pub(super) fn lists(pool: &str, rows: f64) -> ReportSection {
         last(costs, |of| of.bytes)
     };
     let ratio = bytes("lists").zip(bytes("directory")).map(|(lists, of)| lists / of);
-    let what = format!(
-        "bytes that tell of the next version, lists against directory, {versions} versions"
-    );
-    section.bars.push(at_most(what, ASKED, ratio));
+    section.bars.push(told_bar(versions, ratio));
     let points = |costs: &[VersionCosts]| {
         let kib = costs.iter().map(|of| of.bytes / 1024.0);
         kib.enumerate().map(|(version, kib)| (version as f64 + 1.0, kib)).collect()
@@ -98,6 +95,14 @@ pub(super) fn lists(pool: &str, rows: f64) -> ReportSection {
     let (x, y) = (Axis::linear("version"), Axis::linear("KiB"));
     section.plots.push(plot("Read for a version", x, y, series));
     section
+}
+
+/// Bytes that tell of the next version, of lists in those of a directory.
+fn told_bar(versions: usize, ratio: Option<f64>) -> Bar {
+    let what = format!(
+        "bytes that tell of the next version, lists against directory, {versions} versions"
+    );
+    at_most(what, ASKED, ratio)
 }
 
 fn definition(name: &str, layout: &str) -> TableDef {
@@ -210,4 +215,16 @@ fn sums(source: &dyn Source) -> Result<(i64, i64), Failed> {
         }
     }
     Ok((rows, sum))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_tell_of_a_version_in_few_bytes_or_do_not() {
+        let met = |ratio| told_bar(300, ratio).met;
+        let all = [met(Some(ASKED)), met(Some(ASKED + 0.01)), met(None)];
+        assert_eq!(all, [Some(true), Some(false), None]);
+    }
 }

@@ -255,3 +255,37 @@ fn clusters(asked: &Question, constants: &Constants) -> ReportSection {
                 window takes from the end of its rows until it is merged.";
     section("Clusters, predicted", text, tables)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_predicted_is_held_to_runs_of_each_kind_and_may_miss_them() {
+        let run = |processes, taken_from, cycles| Validated {
+            exchange: "merge",
+            keys: None,
+            processes,
+            taken_from,
+            predicted: 1.0,
+            measured: 1.0,
+            cycles,
+            bytes: None,
+        };
+        // One process has a processor anywhere, and so many share what there are.
+        let both = |taken_from, cycles| [1, u32::MAX].map(|of| run(of, taken_from, cycles));
+        let met = |runs: &[Validated]| [false, true].map(|share| held(runs, share).met);
+        for cycles in [[20.0, 10.0], [10.0, 20.0], [10.0, 10.0]] {
+            assert_eq!(met(&both(false, Some(cycles))), [Some(true); 2], "{cycles:?}");
+        }
+        for cycles in [[21.0, 10.0], [10.0, 21.0], [10.0, 0.0]] {
+            assert_eq!(met(&both(false, Some(cycles))), [Some(false); 2], "{cycles:?}");
+        }
+        let [alone, sharing] = both(false, Some([9.0, 1.0]));
+        assert_eq!(met(&[alone]), [Some(false), None], "each kind is for itself");
+        assert_eq!(met(&[alone, run(1, false, Some([1.0, 1.0])), sharing]), [Some(false); 2]);
+        // Runs from which constants were taken, and those that came to nothing, show nothing.
+        assert_eq!(met(&both(true, Some([1.0, 1.0]))), [None; 2]);
+        assert_eq!([met(&both(false, None)), met(&[])], [[None; 2]; 2]);
+    }
+}
