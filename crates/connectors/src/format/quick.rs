@@ -76,6 +76,16 @@ pub(super) fn find2(a: u8, b: u8, text: &[u8], at: usize) -> usize {
     at + memchr::memchr2(a, b, rest).unwrap_or(rest.len())
 }
 
+/// Where the string of JSON at `at` ends with its quotation mark, if it has no escapes.
+#[inline(always)]
+pub(super) fn string(text: &[u8], at: usize) -> Option<usize> {
+    if text.get(at) != Some(&b'"') {
+        return None;
+    }
+    let end = find2(b'"', b'\\', text, at + 1);
+    (text.get(end) == Some(&b'"')).then_some(end + 1)
+}
+
 /// The digits at `at` as a number, and where they end. Of a number that is too large for a word,
 /// some are lost.
 #[inline(always)]

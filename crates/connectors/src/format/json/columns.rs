@@ -1,5 +1,6 @@
 //! Columns of JSON that are being filled.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -13,10 +14,13 @@ use arrow::datatypes::{
 };
 
 use crate::format::fit::Number;
-use crate::format::quick::{self, TimeReader, TimeTicks, find2};
+use crate::format::quick::{self, TimeReader, TimeTicks, string};
 
 /// Bytes of a string column at most: what its offsets can count.
 const TEXT_BYTES_MAX: usize = i32::MAX as usize;
+
+/// Bytes that are copied at once for a text, needed or not.
+const COPIED_BYTES: usize = 32;
 
 /// A value as it is written.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +50,9 @@ pub(super) enum Cells {
     Times(TimeColumn),
     /// Text that nobody reads.
     Passed,
+    /// Numbers that nobody reads. They are checked and not kept.
+    PassedWhole,
+    PassedDouble,
     Other(Box<dyn Column>),
 }
 
@@ -58,6 +65,8 @@ impl Cells {
         match field.data_type() {
             // Any text is right in a column of text.
             DataType::Utf8 if !read && field.is_nullable() => Some(Self::Passed),
+            DataType::Int64 if !read && field.is_nullable() => Some(Self::PassedWhole),
+            DataType::Float64 if !read && field.is_nullable() => Some(Self::PassedDouble),
             DataType::Int8 => numbers::<Int8Type>(),
             DataType::Int16 => numbers::<Int16Type>(),
             DataType::Int32 => numbers::<Int32Type>(),
@@ -95,11 +104,6 @@ impl Cells {
     /// gives where it ends.
     #[inline(always)]
     pub(super) fn read(&mut self, text: &[u8], at: usize) -> Option<usize> {
-        let string_end = || {
-            let is_string = text.get(at) == Some(&b'"');
-            let end = is_string.then(|| find2(b'"', b'\\', text, at + 1))?;
-            (text.get(end) == Some(&b'"')).then_some(end)
-        };
         match self {
             Self::Whole(numbers) => {
                 let (number, end) = quick::whole(text, at)?;
@@ -112,8 +116,8 @@ impl Cells {
                 Some(end)
             }
             Self::Texts(texts) => {
-                let end = string_end()?;
-                texts.take(Some(&text[at + 1..end])).then_some(end + 1)
+                let end = string(text, at)?;
+                texts.copy(text, at + 1..end - 1).then_some(end)
             }
             Self::Times(times) => {
                 if text.get(at) != Some(&b'"') {
@@ -130,7 +134,10 @@ impl Cells {
                 times.take(Some(ticks), at + 1..end);
                 Some(end + 1)
             }
-            Self::Passed => string_end().map(|end| end + 1),
+            Self::Passed => string(text, at),
+            // The number itself is not computed.
+            Self::PassedWhole => quick::whole(text, at).map(|(_, end)| end),
+            Self::PassedDouble => quick::double(text, at).map(|(_, end)| end),
             Self::Other(_) => None,
         }
     }
@@ -144,6 +151,12 @@ impl Cells {
             Self::Texts(texts) => texts.push(value),
             Self::Times(times) => times.push(value, at),
             Self::Passed => true,
+            Self::PassedWhole => {
+                matches!(value, Value::Null) || number::<Int64Type>(value).is_some()
+            }
+            Self::PassedDouble => {
+                matches!(value, Value::Null) || number::<Float64Type>(value).is_some()
+            }
             Self::Other(column) => column.push(value),
         }
     }
@@ -156,6 +169,8 @@ impl Cells {
             Self::Texts(texts) => texts.finish(rows),
             Self::Times(times) => times.finish(rows, text),
             Self::Passed => new_null_array(&DataType::Utf8, rows),
+            Self::PassedWhole => new_null_array(&DataType::Int64, rows),
+            Self::PassedDouble => new_null_array(&DataType::Float64, rows),
             Self::Other(column) => column.finish(rows),
         }
     }
@@ -190,6 +205,14 @@ impl Validity {
     }
 }
 
+/// The number that a value is, by the rule of all formats.
+fn number<T: Number>(value: Value<'_>) -> Option<T::Native> {
+    match value {
+        Value::Text(text) => T::read(text.trim_ascii()),
+        Value::Null | Value::Boolean(_) | Value::Escaped(_) => None,
+    }
+}
+
 /// Numbers that are read from text.
 pub(super) struct Numbers<T: ArrowPrimitiveType>(Vec<T::Native>, Validity);
 
@@ -209,16 +232,12 @@ impl<T: Number> Numbers<T> {
 
 impl<T: Number> Column for Numbers<T> {
     fn push(&mut self, value: Value<'_>) -> bool {
-        let number = match value {
-            Value::Null => None,
-            Value::Text(text) => match T::read(text.trim_ascii()) {
-                Some(number) => Some(number),
-                None => return false,
-            },
-            Value::Boolean(_) | Value::Escaped(_) => return false,
-        };
-        self.take(number);
-        true
+        let number = number::<T>(value);
+        let is_right = number.is_some() || matches!(value, Value::Null);
+        if is_right {
+            self.take(number);
+        }
+        is_right
     }
 
     fn finish(&mut self, rows: usize) -> ArrayRef {
@@ -268,6 +287,22 @@ impl TextColumn {
     fn take(&mut self, text: Option<&[u8]>) -> bool {
         self.bytes.extend_from_slice(text.unwrap_or_default());
         self.end(text.is_some())
+    }
+
+    /// Takes a part of a text; `false` if it is too long for the column.
+    #[inline(always)]
+    fn copy(&mut self, text: &[u8], place: Range<usize>) -> bool {
+        let (at, length) = (place.start, place.len());
+        match text.get(at..).and_then(|text| text.first_chunk::<COPIED_BYTES>()) {
+            // Bytes behind the part are copied, and taken back.
+            Some(some) if length <= COPIED_BYTES => {
+                let behind = self.bytes.len() + length;
+                self.bytes.extend_from_slice(some);
+                self.bytes.truncate(behind);
+            }
+            _ => self.bytes.extend_from_slice(&text[place]),
+        }
+        self.end(true)
     }
 
     #[inline(always)]
@@ -329,7 +364,7 @@ impl TimeColumn {
     }
 
     #[inline(always)]
-    fn take(&mut self, ticks: Option<i64>, at: std::ops::Range<usize>) {
+    fn take(&mut self, ticks: Option<i64>, at: Range<usize>) {
         self.valid.push(ticks.is_some());
         self.values.push(ticks.unwrap_or_default());
         self.spans.push((at.start as u32, at.end as u32));

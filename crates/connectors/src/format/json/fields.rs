@@ -16,10 +16,13 @@ use arrow::datatypes::Schema;
 
 use super::columns::{Cells, Value, unescape};
 use super::syntax::Scan;
-use crate::format::quick::{find2, word};
+use crate::format::quick::{string, word};
 
 /// Fields of a line whose names are remembered for the next one.
 const REMEMBERED_MAX: usize = 1024;
+
+/// Bytes of a name that is remembered, with the space around it.
+const NAME_BYTES_MAX: usize = 4096;
 
 /// Reads the declared columns of flat objects.
 pub(super) struct FieldReader {
@@ -33,7 +36,7 @@ pub(super) struct FieldReader {
 
 /// A field of the line before.
 struct Remembered {
-    /// Its name with the quotation marks and the colon.
+    /// Its name with the quotation marks, the colon and the space around them.
     name: Box<[u8]>,
     /// The first and the last eight bytes of the name, where it has as many; else all of it, and
     /// which bits of a word it takes.
@@ -109,37 +112,23 @@ impl FieldReader {
 
     /// Reads a line, an object; `None` if it is declined. Some columns may have taken a value then.
     fn line(&mut self, all: &str, line: Range<usize>, number: u32) -> Option<()> {
-        let all = &all[..line.end];
-        let text = all.as_bytes();
-        let mut at = after(text, line.start, b'{')?;
-        let mut found = 0;
-        match after(text, at, b'}') {
-            Some(end) => at = end,
-            None => {
-                for place in 0.. {
-                    let (column, behind) = self.field(text, at, place)?;
-                    at = space(text, behind);
-                    at = match column {
-                        Some(column) => {
-                            found += 1;
-                            self.value(all, at, (column, number))?
-                        }
-                        None => passed(all, at)?,
-                    };
-                    at = space(text, at);
-                    match text.get(at)? {
-                        b',' => at += 1,
-                        b'}' => break,
-                        _ => return None,
-                    }
-                }
-                at += 1;
+        let (text, line_end) = (all.as_bytes(), line.end);
+        let all = &all[..line_end];
+        let begin = after(all.as_bytes(), line.start, b'{')?;
+        let mut read = Run { at: begin, place: 0, found: 0, is_closed: false };
+        if let Some(end) = after(all.as_bytes(), begin, b'}') {
+            (read.at, read.is_closed) = (end, true);
+        }
+        while !read.is_closed {
+            self.read_known(text, number, &mut read)?;
+            if !read.is_closed {
+                self.read_field(all, number, &mut read)?;
             }
         }
-        if space(text, at) != text.len() {
+        if read.at != line_end && space(all.as_bytes(), read.at) != line_end {
             return None;
         }
-        if found < self.columns.len() {
+        if read.found < self.columns.len() {
             for (column, seen) in self.columns.iter_mut().zip(&self.seen) {
                 if *seen != number {
                     column.push(Value::Null, 0);
@@ -149,8 +138,69 @@ impl FieldReader {
         Some(())
     }
 
+    /// Reads fields that stand as they did in the line before, with values in the common form, as
+    /// far as there are such; `None` if the line is declined.
+    ///
+    /// `text` is that of all lines, so that also the last value of a line is read by words. What is
+    /// read may reach into the lines behind: then the object does not end with its line.
+    #[inline(never)]
+    fn read_known(&mut self, text: &[u8], number: u32, read: &mut Run) -> Option<()> {
+        let Self { columns, remembered, seen, .. } = self;
+        let Run { mut at, mut found, .. } = *read;
+        let mut place = read.place;
+        for field in remembered.get(place..).unwrap_or_default() {
+            let from = at + field.name.len();
+            if !field.is_at(text, at) {
+                break;
+            }
+            let end = match field.column {
+                Some(column) => {
+                    if seen[column] == number {
+                        break;
+                    }
+                    let Some(end) = columns[column].read(text, from) else { break };
+                    seen[column] = number;
+                    found += 1;
+                    end
+                }
+                None => match string(text, from) {
+                    Some(end) => end,
+                    None => break,
+                },
+            };
+            place += 1;
+            match text.get(end)? {
+                b',' => at = end + 1,
+                b'}' => {
+                    *read = Run { at: end + 1, place, found, is_closed: true };
+                    return Some(());
+                }
+                _ => {
+                    (read.place, read.found) = (place, found);
+                    return read.go_on(text, end);
+                }
+            }
+        }
+        *read = Run { at, place, found, is_closed: false };
+        Some(())
+    }
+
+    /// Reads a field of any name and form; `None` if the line is declined.
+    fn read_field(&mut self, all: &str, number: u32, read: &mut Run) -> Option<()> {
+        let text = all.as_bytes();
+        let (column, at) = self.field(text, read.at, read.place)?;
+        let end = match column {
+            Some(column) => {
+                read.found += 1;
+                self.value(all, at, (column, number))?
+            }
+            None => passed(all, at)?,
+        };
+        read.place += 1;
+        read.go_on(text, end)
+    }
+
     /// Reads the value of a column at `at`; gives where it ends.
-    #[inline(always)]
     fn value(&mut self, all: &str, at: usize, (column, line): (usize, u32)) -> Option<usize> {
         // Of a name that comes twice, the library decides which value counts.
         if std::mem::replace(&mut self.seen[column], line) == line {
@@ -171,36 +221,19 @@ impl FieldReader {
         cells.push(value, from).then_some(behind)
     }
 
-    /// The column of the field whose name begins at `at`, and where the colon behind it ends.
-    #[inline(always)]
+    /// The column of the field that begins at `at`, and where its value begins.
     fn field(&mut self, text: &[u8], at: usize, place: usize) -> Option<(Option<usize>, usize)> {
-        let at = space(text, at);
         if let Some(remembered) = self.remembered.get(place)
             && remembered.is_at(text, at)
         {
             return Some((remembered.column, at + remembered.name.len()));
         }
-        self.new_field(text, at, place)
-    }
-
-    /// The same for a field that is not that of the line before.
-    fn new_field(
-        &mut self,
-        text: &[u8],
-        at: usize,
-        place: usize,
-    ) -> Option<(Option<usize>, usize)> {
-        if text.get(at) != Some(&b'"') {
-            return None;
-        }
-        let end = find2(b'"', b'\\', text, at + 1);
-        let name = text.get(at + 1..end)?;
-        if text.get(end) != Some(&b'"') {
-            return None;
-        }
+        let from = space(text, at);
+        let end = string(text, from)?;
+        let name = &text[from + 1..end - 1];
         let column = self.names.iter().position(|of| of.as_bytes() == name);
-        let behind = after(text, end + 1, b':')?;
-        if behind == end + 2 {
+        let behind = space(text, after(text, end, b':')?);
+        if behind - at <= NAME_BYTES_MAX {
             let remembered = Remembered::new(&text[at..behind], column);
             if let Some(before) = self.remembered.get_mut(place) {
                 *before = remembered;
@@ -212,17 +245,37 @@ impl FieldReader {
     }
 }
 
-/// Where a value of a field that is not declared ends.
-#[inline(always)]
-fn passed(all: &str, at: usize) -> Option<usize> {
-    let text = all.as_bytes();
-    if text.get(at) == Some(&b'"') {
-        let end = find2(b'"', b'\\', text, at + 1);
-        if text.get(end) == Some(&b'"') {
-            return Some(end + 1);
+/// How far a line was read.
+struct Run {
+    /// Where the next field begins; or where the object ends.
+    at: usize,
+    /// How many fields were read.
+    place: usize,
+    /// How many columns have a value.
+    found: usize,
+    /// Whether the object has ended.
+    is_closed: bool,
+}
+
+impl Run {
+    /// Goes on behind a value that ends at `end`; `None` if neither a field follows nor the end.
+    fn go_on(&mut self, text: &[u8], end: usize) -> Option<()> {
+        let at = space(text, end);
+        self.at = at + 1;
+        match text.get(at)? {
+            b',' => Some(()),
+            b'}' => {
+                self.is_closed = true;
+                Some(())
+            }
+            _ => None,
         }
     }
-    value(all, at).map(|(_, behind)| behind)
+}
+
+/// Where a value of a field that is not declared ends.
+fn passed(all: &str, at: usize) -> Option<usize> {
+    string(all.as_bytes(), at).or_else(|| value(all, at).map(|(_, behind)| behind))
 }
 
 /// Where the space at `at` ends.

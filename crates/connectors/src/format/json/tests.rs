@@ -23,6 +23,8 @@ fn decoded(text: &[u8], by_fields: bool, rows_max: usize) -> (String, Vec<String
         Field::new("at", DataType::Timestamp(TimeUnit::Millisecond, None), true),
         Field::new("price", DataType::Decimal128(10, 2), true),
         Field::new("unread", DataType::Utf8, true),
+        Field::new("unread_whole", DataType::Int64, true),
+        Field::new("unread_double", DataType::Float64, true),
         Field::new("ü", DataType::Utf8, false),
         Field::new("day", DataType::Date32, true),
         Field::new("second", DataType::Timestamp(TimeUnit::Second, None), true),
@@ -41,8 +43,9 @@ fn decoded(text: &[u8], by_fields: bool, rows_max: usize) -> (String, Vec<String
         buckets: vec![],
     };
     let bad = Arc::new(BadRows::collecting());
-    let unread = NAMES.iter().position(|name| *name == "unread").unwrap();
-    let read: Vec<usize> = (0..table.schema.fields().len()).filter(|at| *at != unread).collect();
+    let fields = table.schema.fields().iter().enumerate();
+    let read = fields.filter(|(_, field)| !field.name().starts_with("unread"));
+    let read: Vec<usize> = read.map(|(at, _)| at).collect();
     let target = Arc::new(TargetColumns::new(&table, &read).unwrap());
     let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
     let input = ByteInput::new(Box::new(Cursor::new(text.to_vec())), "t.json");
@@ -81,6 +84,8 @@ const NAMES: &[&str] = &[
     "at",
     "price",
     "unread",
+    "unread_whole",
+    "unread_double",
     "ü",
     "day",
     "second",
@@ -249,6 +254,26 @@ fn a_missing_comma_is_a_bad_row() {
     }
 }
 
+#[test]
+fn a_line_end_at_any_place_ends_the_line() {
+    let lines = [
+        r#"{"id":1,"ü":"u","name":"a text of some words","x":1.5,"undeclared":[1]}"#,
+        r#"{"id":12345678,"ü":"","name":null,"x":-2,"undeclared":"{}"}"#,
+        r#"{"id": 3, "ü": "\"", "name": "n", "x": 0.25, "at": "2024-01-31 10:20:30.5"}"#,
+        r#"{"id": 4, "ü": "", "name": "", "x": 4, "at": "2024-01-31 10:20:30"}"#,
+    ];
+    let text = lines.map(|line| line.to_owned() + "\n").concat();
+    let is_same = |text: &[u8]| {
+        let [ours, theirs] = [true, false].map(|by_fields| decoded(text, by_fields, 1000));
+        assert_eq!(ours, theirs, "{}", String::from_utf8_lossy(text));
+    };
+    for at in 0..=text.len() {
+        let (before, behind) = text.as_bytes().split_at(at);
+        is_same(before);
+        is_same(&[before, [&b"\n"[..], b" \r\n\t"][at % 2], behind].concat());
+    }
+}
+
 /// A line that is often right, with a few bytes changed.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let name = prop::sample::select(NAMES);
@@ -264,12 +289,13 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         Just("{\"a\":[1,{}]}".to_owned()),
     ];
     let fields = prop::collection::vec((name, value), 0..7);
+    let signs = prop::sample::select(vec![(",", ":"), (", ", ": "), ("\t,", " :"), (" , ", ":  ")]);
     let change = (any::<prop::sample::Index>(), prop::sample::select(b"{}[],:\"\\ 0x-e.".to_vec()));
-    (fields, prop::collection::vec(change, 0..2), any::<bool>()).prop_map(
-        |(fields, changes, whole)| {
+    (fields, prop::collection::vec(change, 0..2), any::<bool>(), signs).prop_map(
+        |(fields, changes, whole, (comma, colon))| {
             let mut text = String::from(if whole { "{\"id\":1,\"ü\":\"\"" } else { "{\"x\":1" });
             for (name, value) in fields {
-                text.push_str(&format!(",\"{name}\":{value}"));
+                text.push_str(&format!("{comma}\"{name}\"{colon}{value}"));
             }
             let mut bytes = (text + "}").into_bytes();
             for (at, to) in changes {
