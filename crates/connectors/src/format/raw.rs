@@ -60,7 +60,7 @@ impl RawDecoder {
         }
         for (row, line) in found.iter().enumerate() {
             let value = self.line(line);
-            if line.unread.is_some() {
+            if line.is_long {
                 let reason = format!("the line is longer than {LINE_BYTES_MAX} bytes");
                 refused.push(RefusedRow { row, reason });
             }

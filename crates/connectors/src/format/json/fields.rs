@@ -16,6 +16,7 @@ use arrow::datatypes::Schema;
 
 use super::columns::{Cells, Value, unescape};
 use super::syntax::Scan;
+use super::text::{DEPTH_MAX, is_deeper_than};
 use crate::format::quick::{string, word};
 
 /// Fields of a line whose names are remembered for the next one.
@@ -324,9 +325,12 @@ fn value(line: &str, at: usize) -> Option<Found> {
         b'{' | b'[' => {
             let mut scan = Scan::new(text, at);
             scan.value().ok()?;
-            // Escapes in it are for the library to check.
+            // Escapes in it are for the library to check; how deep it may nest, which is a level
+            // less than the line, is checked before that.
             let end = scan.at();
-            (!text[at..end].contains(&b'\\')).then_some((None, end))
+            let found = &text[at..end];
+            let is_plain = !found.contains(&b'\\') && !is_deeper_than(found, DEPTH_MAX - 1);
+            is_plain.then_some((None, end))
         }
         _ => None,
     }

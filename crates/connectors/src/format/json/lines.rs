@@ -1,13 +1,12 @@
 //! Bytes cut into lines, a batch at a time.
 //!
-//! A line that no decoder may see is marked here: one that is longer than any may be, of which only
-//! the beginning is kept while the rest passes by, and one that nests deeper.
+//! A line that is longer than any may be is marked here: no decoder may see it. Only its beginning
+//! is kept, while the rest passes by.
 
 use std::ops::Range;
 
 use dataflow::error::ConnectorError;
 
-use super::text::is_deep;
 use super::{LINE_BYTES_MAX, layout};
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
 use crate::format::{RecordStart, seek};
@@ -15,19 +14,13 @@ use crate::format::{RecordStart, seek};
 /// Bytes that are kept of a line that is too long.
 const KEPT_BYTES: usize = 1 << 10;
 
-/// Why a line is not decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::format) enum Unread {
-    Long,
-    Deep,
-}
-
 #[derive(Debug, Clone, Copy)]
 pub(in crate::format) struct Line {
     pub(in crate::format) number: u64,
     pub(in crate::format) from: usize,
     to: usize,
-    pub(in crate::format) unread: Option<Unread>,
+    /// Whether it is longer than a line may be.
+    pub(in crate::format) is_long: bool,
 }
 
 impl Line {
@@ -175,17 +168,13 @@ impl Lines {
                 }
             };
             let text = ahead[..length].trim_ascii();
-            let unread = match () {
-                () if length > LINE_BYTES_MAX => Some(Unread::Long),
-                () if !self.is_any && is_deep(text) => Some(Unread::Deep),
-                () => None,
-            };
+            let is_long = length > LINE_BYTES_MAX;
             let blank = text.is_empty() && !self.is_any;
             self.searched = 0;
             let from = self.input.position();
             self.input.pass(passed);
             if !blank {
-                self.found.push(Line { number: self.number, from, to: from + length, unread });
+                self.found.push(Line { number: self.number, from, to: from + length, is_long });
             }
             self.number += 1;
         }
@@ -195,8 +184,8 @@ impl Lines {
     /// The line ahead is too long: keeps its beginning.
     fn begin_rest(&mut self) {
         let from = self.input.position();
-        let (number, unread) = (self.number, Some(Unread::Long));
-        self.found.push(Line { number, from, to: from + KEPT_BYTES, unread });
+        let (number, to) = (self.number, from + KEPT_BYTES);
+        self.found.push(Line { number, from, to, is_long: true });
         self.input.pass(self.searched);
         self.searched = 0;
         self.in_rest = true;

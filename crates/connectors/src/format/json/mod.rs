@@ -7,8 +7,8 @@
 //! NULL, one that is not declared is passed over.
 //!
 //! Numbers and times are decoded as text, and become what is declared by the rule of all formats
-//! (`fit`): the library cuts fractions and digits without a word. Lines that are too long or nest
-//! too deep are refused before it sees them (`lines`, `text`).
+//! (`fit`): the library cuts fractions and digits without a word. Lines that are too long (`lines`)
+//! or nest too deep (`text`) are refused before it sees them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ mod syntax;
 mod text;
 
 use fields::FieldReader;
-use lines::{Line, Lines, Unread};
-use text::{DEPTH_MAX, nesting, without_pairs};
+use lines::{Line, Lines};
+use text::{DEPTH_MAX, is_deep, nesting, without_pairs};
 
 /// Bytes of a line at most.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
@@ -97,9 +97,12 @@ impl JsonDecoder {
         mut fields: Option<&mut FieldReader>,
     ) -> Result<Vec<RecordBatch>, ConnectorError> {
         let mut batches = Vec::new();
-        for lines in self.lines.found.chunk_by(|a, b| a.unread.is_none() && b.unread.is_none()) {
+        for lines in self.lines.found.chunk_by(|a, b| !a.is_long && !b.is_long) {
             match (lines, &mut fields) {
-                ([Line { unread: Some(unread), .. }], _) => self.refuse_unread(lines, *unread)?,
+                ([line @ Line { is_long: true, .. }], _) => {
+                    let reason = format!("the line is longer than {LINE_BYTES_MAX} bytes");
+                    self.refuse_unread(line, reason)?;
+                }
                 (lines, Some(fields)) => self.read_fields(fields, lines, &mut batches)?,
                 (lines, None) => self.decode_lines(lines, &mut batches)?,
             }
@@ -134,18 +137,29 @@ impl JsonDecoder {
         Ok(())
     }
 
-    fn refuse_unread(&self, lines: &[Line], unread: Unread) -> Result<(), ConnectorError> {
-        let reason = match unread {
-            Unread::Long => format!("the line is longer than {LINE_BYTES_MAX} bytes"),
-            Unread::Deep => format!("it nests deeper than {DEPTH_MAX} levels"),
-        };
-        let text = self.lines.text(lines).trim_ascii();
+    fn refuse_unread(&self, line: &Line, reason: String) -> Result<(), ConnectorError> {
+        let text = self.lines.text(std::slice::from_ref(line)).trim_ascii();
         let text = &text[..text.len().min(UNREAD_BYTES_SHOWN)];
-        self.refuser.refuse(self.place(lines[0].number), reason, text)
+        self.refuser.refuse(self.place(line.number), reason, text)
     }
 
-    /// Decodes lines that follow one another; refuses those that are no row, one by one.
+    /// Decodes lines that follow one another; refuses those that are no row, one by one. The
+    /// library does not see those that nest too deep.
     fn decode_lines(
+        &self,
+        mut lines: &[Line],
+        into: &mut Vec<RecordBatch>,
+    ) -> Result<(), ConnectorError> {
+        let nests = |line: &Line| is_deep(self.lines.text(std::slice::from_ref(line)));
+        while let Some(at) = lines.iter().position(nests) {
+            self.decode_shallow(&lines[..at], into)?;
+            self.refuse_unread(&lines[at], format!("it nests deeper than {DEPTH_MAX} levels"))?;
+            lines = &lines[at + 1..];
+        }
+        self.decode_shallow(lines, into)
+    }
+
+    fn decode_shallow(
         &self,
         lines: &[Line],
         into: &mut Vec<RecordBatch>,
@@ -167,8 +181,8 @@ impl JsonDecoder {
             }
             Err(_) => {
                 let (left, right) = lines.split_at(lines.len() / 2);
-                self.decode_lines(left, into)?;
-                self.decode_lines(right, into)
+                self.decode_shallow(left, into)?;
+                self.decode_shallow(right, into)
             }
         }
     }
@@ -372,8 +386,9 @@ pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
     let mut lines = Lines::new(input);
     lines.read(SAMPLE_ROWS)?;
     let place = lines.input.name().to_owned();
-    let read = lines.found.iter().filter(|line| line.unread.is_none());
-    let first = read.clone().next().map(|line| lines.text(std::slice::from_ref(line)).trim_ascii());
+    let text = |line| lines.text(std::slice::from_ref(line));
+    let read = lines.found.iter().filter(|line| !line.is_long && !is_deep(text(line)));
+    let first = read.clone().next().map(|line| text(line).trim_ascii());
     let not_a_line = first.and_then(not_a_line);
     if let (Some(hint), Some([b'[', ..] | [b'{'])) = (not_a_line, first) {
         return Err(ConnectorError::Io {
@@ -382,7 +397,7 @@ pub(crate) fn infer(input: ByteInput) -> Result<Schema, ConnectorError> {
             hint: Some(hint.into()),
         });
     }
-    let texts = read.clone().map(|line| without_pairs(lines.text(std::slice::from_ref(line))));
+    let texts = read.clone().map(|line| without_pairs(text(line)));
     let values = texts.flat_map(|text| json::reader::ValueIter::new(&*text, None).next());
     let schema = json::reader::infer_json_schema_from_iterator(values.filter(Result::is_ok));
     let schema = schema.map_err(|error| ConnectorError::Io {

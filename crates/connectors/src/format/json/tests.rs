@@ -255,6 +255,28 @@ fn a_missing_comma_is_a_bad_row() {
 }
 
 #[test]
+fn depths_are_those_of_the_library() {
+    let mut bad = 0;
+    for depth in DEPTH_MAX - 3..DEPTH_MAX + 3 {
+        let arrays = "[".repeat(depth) + "1" + &"]".repeat(depth);
+        let objects = "{\"a\":".repeat(depth) + "1" + &"}".repeat(depth);
+        for (name, value) in [("undeclared", &arrays), ("undeclared", &objects), ("name", &arrays)]
+        {
+            let text = format!(
+                "{{\"id\":1,\"ü\":\"[{{\"}}\n{{\"id\":2,\"ü\":\"\",\"{name}\":{value}}}\n\
+                 {{\"id\":3,\"ü\":\"\",\"{name}\":{value},\"x\":[{{}}]}}\n\
+                 {{\"{name}\":{value}\n{{\"id\":4,\"ü\":\"\"}}\n",
+            );
+            is_same(text.as_bytes());
+            let (_, refused) = decoded(text.as_bytes(), true, 1000);
+            bad += refused.iter().filter(|bad| bad.contains("nests deeper than")).count();
+        }
+    }
+    // Three lines of three depths, in three forms.
+    assert_eq!(bad, 27);
+}
+
+#[test]
 fn a_line_end_at_any_place_ends_the_line() {
     let lines = [
         r#"{"id":1,"ü":"u","name":"a text of some words","x":1.5,"undeclared":[1]}"#,

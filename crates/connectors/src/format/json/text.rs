@@ -12,11 +12,16 @@ pub(super) const DEPTH_MAX: usize = 128;
 
 /// Whether a value nests deeper than [`DEPTH_MAX`].
 pub(super) fn is_deep(text: &[u8]) -> bool {
+    is_deeper_than(text, DEPTH_MAX)
+}
+
+/// Whether a value nests deeper than `levels`.
+pub(super) fn is_deeper_than(text: &[u8], levels: usize) -> bool {
     // Few lines have so many brackets, and only those are looked at byte by byte.
     // '[' and '{' differ in one bit.
     let opens = |text: &[u8]| text.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum::<u8>();
     let opens: usize = text.chunks(128).map(|chunk| usize::from(opens(chunk))).sum();
-    opens > DEPTH_MAX && nesting(text).greatest > DEPTH_MAX
+    opens > levels && nesting(text).greatest > levels
 }
 
 /// How deep a text nests.
