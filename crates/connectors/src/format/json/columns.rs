@@ -176,31 +176,31 @@ impl Cells {
     }
 }
 
-/// The validity of the rows of a column.
+/// The validity of the rows of a column: begun at the first row without a value.
 #[derive(Default)]
-struct Validity {
-    rows: usize,
-    /// Begun at the first row without one.
-    bits: Option<BooleanBufferBuilder>,
-}
+struct Validity(Option<BooleanBufferBuilder>);
 
 impl Validity {
+    /// Adds a row behind `rows`.
     #[inline(always)]
-    fn push(&mut self, valid: bool) {
-        if !valid && self.bits.is_none() {
-            let mut bits = BooleanBufferBuilder::new(self.rows + 1);
-            bits.append_n(self.rows, true);
-            self.bits = Some(bits);
+    fn push(&mut self, valid: bool, rows: usize) {
+        if !valid || self.0.is_some() {
+            self.push_bit(valid, rows);
         }
-        if let Some(bits) = &mut self.bits {
-            bits.append(valid);
-        }
-        self.rows += 1;
+    }
+
+    #[inline(never)]
+    fn push_bit(&mut self, valid: bool, rows: usize) {
+        let bits = self.0.get_or_insert_with(|| {
+            let mut bits = BooleanBufferBuilder::new(rows + 1);
+            bits.append_n(rows, true);
+            bits
+        });
+        bits.append(valid);
     }
 
     fn finish(&mut self, rows: usize) -> Option<NullBuffer> {
-        self.rows = 0;
-        let bits = self.bits.take()?.finish();
+        let bits = self.0.take()?.finish();
         Some(NullBuffer::new(bits.slice(0, rows)))
     }
 }
@@ -225,7 +225,7 @@ impl<T: ArrowPrimitiveType> Default for Numbers<T> {
 impl<T: Number> Numbers<T> {
     #[inline(always)]
     fn take(&mut self, number: Option<T::Native>) {
-        self.1.push(number.is_some());
+        self.1.push(number.is_some(), self.0.len());
         self.0.push(number.unwrap_or_default());
     }
 }
@@ -257,7 +257,7 @@ impl Column for Booleans {
             Value::Boolean(value) => Some(value),
             Value::Text(_) | Value::Escaped(_) => return false,
         };
-        self.1.push(value.is_some());
+        self.1.push(value.is_some(), self.0.len());
         self.0.push(value.unwrap_or_default());
         true
     }
@@ -310,8 +310,8 @@ impl TextColumn {
         if self.bytes.len() > TEXT_BYTES_MAX {
             return false;
         }
+        self.valid.push(valid, self.ends.len() - 1);
         self.ends.push(self.bytes.len() as i32);
-        self.valid.push(valid);
         true
     }
 }
@@ -365,7 +365,7 @@ impl TimeColumn {
 
     #[inline(always)]
     fn take(&mut self, ticks: Option<i64>, at: Range<usize>) {
-        self.valid.push(ticks.is_some());
+        self.valid.push(ticks.is_some(), self.values.len());
         self.values.push(ticks.unwrap_or_default());
         self.spans.push((at.start as u32, at.end as u32));
     }

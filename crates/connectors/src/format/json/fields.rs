@@ -28,11 +28,16 @@ const NAME_BYTES_MAX: usize = 4096;
 /// Reads the declared columns of flat objects.
 pub(super) struct FieldReader {
     names: Vec<String>,
-    columns: Vec<Cells>,
+    columns: Vec<Filled>,
     /// The fields of the line before, in their order.
     remembered: Vec<Remembered>,
-    /// By column, the line in which it had a value last.
-    seen: Vec<u32>,
+}
+
+/// A column that is being filled.
+struct Filled {
+    cells: Cells,
+    /// The line in which it had a value last.
+    seen: u32,
 }
 
 /// A field of the line before.
@@ -86,11 +91,12 @@ impl FieldReader {
     /// nested, or of a type that has no text.
     pub(super) fn new(declared: &Schema, read: &[usize]) -> Option<Self> {
         let columns = declared.fields().iter().enumerate();
-        let columns = columns.map(|(at, field)| Cells::of(field, read.contains(&at)));
-        let columns: Vec<Cells> = columns.collect::<Option<_>>()?;
+        let columns = columns.map(|(at, field)| {
+            Cells::of(field, read.contains(&at)).map(|cells| Filled { cells, seen: 0 })
+        });
+        let columns = columns.collect::<Option<_>>()?;
         let names = declared.fields().iter().map(|field| field.name().clone()).collect();
-        let seen = vec![0; columns.len()];
-        Some(Self { names, columns, remembered: vec![], seen })
+        Some(Self { names, columns, remembered: vec![] })
     }
 
     /// Reads lines of a text up to the first that it declines. Gives the columns of those before
@@ -100,7 +106,7 @@ impl FieldReader {
         text: &str,
         lines: impl Iterator<Item = Range<usize>>,
     ) -> (Vec<ArrayRef>, usize) {
-        self.seen.fill(0);
+        self.columns.iter_mut().for_each(|column| column.seen = 0);
         let mut rows = 0;
         for line in lines {
             if self.line(text, line, rows as u32 + 1).is_none() {
@@ -108,7 +114,8 @@ impl FieldReader {
             }
             rows += 1;
         }
-        (self.columns.iter_mut().map(|column| column.finish(rows, text)).collect(), rows)
+        let columns = self.columns.iter_mut().map(|column| column.cells.finish(rows, text));
+        (columns.collect(), rows)
     }
 
     /// Reads a line, an object; `None` if it is declined. Some columns may have taken a value then.
@@ -130,10 +137,8 @@ impl FieldReader {
             return None;
         }
         if read.found < self.columns.len() {
-            for (column, seen) in self.columns.iter_mut().zip(&self.seen) {
-                if *seen != number {
-                    column.push(Value::Null, 0);
-                }
+            for column in self.columns.iter_mut().filter(|column| column.seen != number) {
+                column.cells.push(Value::Null, 0);
             }
         }
         Some(())
@@ -146,7 +151,7 @@ impl FieldReader {
     /// read may reach into the lines behind: then the object does not end with its line.
     #[inline(never)]
     fn read_known(&mut self, text: &[u8], number: u32, read: &mut Run) -> Option<()> {
-        let Self { columns, remembered, seen, .. } = self;
+        let Self { columns, remembered, .. } = self;
         let Run { mut at, mut found, .. } = *read;
         let mut place = read.place;
         for field in remembered.get(place..).unwrap_or_default() {
@@ -156,11 +161,12 @@ impl FieldReader {
             }
             let end = match field.column {
                 Some(column) => {
-                    if seen[column] == number {
+                    let column = &mut columns[column];
+                    if column.seen == number {
                         break;
                     }
-                    let Some(end) = columns[column].read(text, from) else { break };
-                    seen[column] = number;
+                    let Some(end) = column.cells.read(text, from) else { break };
+                    column.seen = number;
                     found += 1;
                     end
                 }
@@ -204,10 +210,10 @@ impl FieldReader {
     /// Reads the value of a column at `at`; gives where it ends.
     fn value(&mut self, all: &str, at: usize, (column, line): (usize, u32)) -> Option<usize> {
         // Of a name that comes twice, the library decides which value counts.
-        if std::mem::replace(&mut self.seen[column], line) == line {
+        let Filled { cells, seen } = &mut self.columns[column];
+        if std::mem::replace(seen, line) == line {
             return None;
         }
-        let cells = &mut self.columns[column];
         if let Some(end) = cells.read(all.as_bytes(), at) {
             return Some(end);
         }
