@@ -20,7 +20,7 @@ use super::{Member, Outgoing, RowExchange};
 use crate::error::DataflowError;
 use crate::job::worker_set::WorkerSet;
 use crate::job::{MultiPartitioner, ShuffleSettings};
-use crate::rows::wire::{Cutter, Decoder, detach, take_rows};
+use crate::rows::wire::{Cutter, Decoder, compact, take_rows};
 use crate::runtime::net::Message;
 use crate::runtime::place::WorkerContext;
 
@@ -122,7 +122,11 @@ impl Port {
     fn put(&self, batch: &RecordBatch) -> Result<Vec<Option<Arc<WorkerSet>>>, DataflowError> {
         let mut buffers = self.buffers.borrow_mut();
         match &self.multi_partitioner {
-            None => self.batching.put_all(buffers.entry(None).or_default(), detach(batch)),
+            // A small part of larger arrays is copied once, and not by each worker that keeps it.
+            None => {
+                let batch = compact(batch.clone());
+                self.batching.put_all(buffers.entry(None).or_default(), batch);
+            }
             Some(multi_partitioner) => {
                 for (set, rows) in self.listed(multi_partitioner.as_ref(), batch)? {
                     let buffer = buffers.entry(Some(Arc::new(set))).or_default();

@@ -39,7 +39,7 @@ pub(crate) use self::groups::{GroupPart, NarrowGroups};
 pub(crate) use self::memory::{bytes_of, bytes_of_array, compact, own_views};
 pub use self::memory::{detach, pieces};
 #[cfg(test)]
-pub(crate) use self::passes::{RowCopies, count_into_slot, take_copied};
+pub(crate) use self::passes::{RowCopies, count_into_region_again, count_into_slot, take_copied};
 pub(crate) use self::picks::{Picks, take_rows};
 pub(crate) use self::read::Decoder;
 use crate::error::DataflowError;

@@ -194,7 +194,20 @@ pub(super) struct Shape {
     pub(super) every: usize,
     /// Bytes of the text beside each number; without any there is no such column.
     pub(super) text_bytes: usize,
+    /// Slots of the region of a worker, where rings have one.
+    pub(super) region_slots: u32,
 }
+
+pub(super) const SHAPE: Shape = Shape {
+    processes: 1,
+    workers: 1,
+    seed: 1,
+    batches: 40,
+    rows: 13,
+    every: 6,
+    text_bytes: 0,
+    region_slots: 4,
+};
 
 impl Shape {
     pub(super) fn total(&self) -> u32 {
@@ -431,7 +444,7 @@ fn links(net: &SimNet, shape: Shape, ring: RingConfig) -> Vec<Vec<Option<Link>>>
     let fabric = |worker: u32| &fabrics[(worker / shape.workers) as usize];
     let region = |worker: u32| {
         let fabric: Arc<dyn Fabric> = fabric(worker).clone();
-        SharedRegion::new(&fabric, &ring, ring.slots).unwrap()
+        SharedRegion::new(&fabric, &ring, shape.region_slots).unwrap()
     };
     let lends = ring.transfer == Transfer::Region;
     let regions: Vec<_> = (0..total).map(|worker| lends.then(|| region(worker))).collect();

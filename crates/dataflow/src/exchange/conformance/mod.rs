@@ -15,7 +15,7 @@ use channel::Transfer;
 use state::Partitioner;
 use state::epoch::{Presence, Progress};
 
-use self::bed::{BASE, Bed, Seen, Shape, TAG, envelope, schema};
+use self::bed::{BASE, Bed, SHAPE, Seen, Shape, TAG, envelope, schema};
 use self::passes::{BROADCAST, FROM_REGION};
 use super::{
     AnyExchange, Connected, Forward, GATHERER, Gather, Inputs, Member, Merge, Port, Shuffle, uppar,
@@ -262,9 +262,6 @@ fn each(shape: Shape, check: impl Fn(&Case, Shape)) {
         }
     }
 }
-
-const SHAPE: Shape =
-    Shape { processes: 1, workers: 1, seed: 1, batches: 40, rows: 13, every: 6, text_bytes: 0 };
 
 /// The numbers of a worker that another one is to see, in order.
 fn expected(case: &Case, shape: Shape, source: u32, worker: u32) -> Vec<i64> {

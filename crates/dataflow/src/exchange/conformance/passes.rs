@@ -9,8 +9,8 @@ use arrow::record_batch::RecordBatch;
 use channel::Transfer;
 use channel::broadcast::Shape as TreeShape;
 
-use super::bed::{BASE, Shape, TAG, text_schema};
-use super::{Case, EXCHANGES, PLAIN, SHAPE, SHUFFLE, leader, of_rows, port_of, ran};
+use super::bed::{BASE, SHAPE, Shape, TAG, text_schema};
+use super::{Case, EXCHANGES, PLAIN, SHUFFLE, leader, of_rows, port_of, ran};
 use crate::error::DataflowError;
 use crate::exchange::{Inputs, Port};
 use crate::job::{Distribution, Exchange, RowPartitioner, TreeChoice};
@@ -141,19 +141,68 @@ fn a_row_larger_than_a_slot_is_copied_once_more_before_it_is_cut() {
     assert!(copied.into_slots >= copied.elsewhere, "{copied:?} of {bytes}");
 }
 
-/// Bytes that three processes write into slots of rings and regions, for rows that each of them
-/// broadcasts to the two others.
-fn written(transfer: Transfer) -> (RowCopies, usize) {
-    let tree = Some(TreeChoice::Fixed(TreeShape::Sequential));
-    let case = Case { name: "broadcast", tree, transfer, ..BROADCAST };
-    copied(&case, 3)
+/// What processes copy whose workers broadcast rows, and the bytes of the rows of all.
+fn broadcast(tree: TreeShape, transfer: Transfer, shape: Shape) -> (RowCopies, usize) {
+    let case =
+        Case { name: "broadcast", tree: Some(TreeChoice::Fixed(tree)), transfer, ..BROADCAST };
+    take_copied();
+    drop(ran(&case, shape));
+    let senders = shape.total() as usize;
+    (take_copied(), senders * shape.batches * shape.rows * ROW_BYTES)
+}
+
+/// Batches that are sent as they come.
+const LARGE: Shape = Shape { processes: 3, rows: 96, region_slots: 64, ..SHAPE };
+
+#[test]
+fn a_broadcast_encodes_rows_once_and_keeps_them_where_they_are() {
+    let (copied, bytes) = broadcast(TreeShape::Sequential, Transfer::Write, LARGE);
+    // Once into the queue, from where they go to both.
+    assert!((bytes..bytes * 5 / 4).contains(&copied.elsewhere), "{copied:?} of {bytes}");
+    assert!((2 * bytes..bytes * 5 / 2).contains(&copied.into_slots), "{copied:?} of {bytes}");
+    // Once in each process that receives them.
+    assert_eq!(copied.detached, 2 * bytes, "{copied:?}");
+}
+
+#[test]
+fn a_broadcast_puts_small_batches_together_by_one_copy() {
+    let small = Shape { processes: 3, ..SHAPE };
+    let (copied, bytes) = broadcast(TreeShape::Sequential, Transfer::Write, small);
+    let (large, all) = broadcast(TreeShape::Sequential, Transfer::Write, LARGE);
+    let of = |copies: usize, bytes: usize| copies as f64 / bytes as f64;
+    let more = of(copied.elsewhere, bytes) - of(large.elsewhere, all);
+    assert!((0.5..1.5).contains(&more), "{copied:?} of {bytes}, {large:?} of {all}");
+    assert_eq!(copied.detached, 2 * bytes, "{copied:?}");
 }
 
 #[test]
 fn a_broadcast_through_a_region_writes_rows_once_for_all() {
-    let (region, bytes) = written(Transfer::Region);
-    let (rings, _) = written(Transfer::Write);
+    let (region, bytes) = broadcast(TreeShape::Sequential, Transfer::Region, LARGE);
+    let (rings, _) = broadcast(TreeShape::Sequential, Transfer::Write, LARGE);
     // The rest are frames of control, and of rows their heads.
-    assert!((bytes..2 * bytes).contains(&region.into_slots), "{region:?} of {bytes}");
+    assert!((bytes..bytes * 5 / 4).contains(&region.into_slots), "{region:?} of {bytes}");
+    assert_eq!((region.elsewhere, region.detached), (0, 2 * bytes), "{region:?}");
     assert!(rings.into_slots >= region.into_slots + bytes, "{rings:?}, {region:?} of {bytes}");
+}
+
+#[test]
+fn a_relay_of_several_copies_once_into_its_region_and_one_of_one_not_at_all() {
+    // 0 sends to 1 and 2, 1 to 3 and 4, 2 to 5, 3 to 6.
+    let tree = TreeShape::Capped(2);
+    // The own rows of a relay take less than half of its region.
+    let seven = Shape { processes: 7, batches: 20, ..LARGE };
+    let (region, bytes) = broadcast(tree, Transfer::Region, seven);
+    let (rings, _) = broadcast(tree, Transfer::Write, seven);
+    assert_eq!(region.elsewhere, 0, "{region:?}");
+    let once = region.into_region_again;
+    assert!((bytes..bytes * 5 / 4).contains(&once), "{region:?} of {bytes}");
+    // The source and 1 into their regions, 2 and 3 into the slot of their child.
+    assert!((4 * bytes..5 * bytes).contains(&region.into_slots), "{region:?} of {bytes}");
+    // 0 and 1 into the slots of both children.
+    assert!((6 * bytes..bytes * 15 / 2).contains(&rings.into_slots), "{rings:?} of {bytes}");
+    assert_eq!(rings.into_region_again, 0, "{rings:?}");
+    let chain = Shape { processes: 4, ..LARGE };
+    let (chain, bytes) = broadcast(TreeShape::Capped(1), Transfer::Region, chain);
+    assert_eq!(chain.into_region_again, 0, "{chain:?} of {bytes}");
+    assert!((3 * bytes..bytes * 15 / 4).contains(&chain.into_slots), "{chain:?} of {bytes}");
 }

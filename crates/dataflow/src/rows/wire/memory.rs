@@ -55,6 +55,8 @@ pub fn pieces(batch: &RecordBatch, bytes_max: usize) -> impl Iterator<Item = Rec
 
 /// A copy of the batch in memory of its own, for who keeps rows beyond the life of a slot.
 pub fn detach(batch: &RecordBatch) -> RecordBatch {
+    #[cfg(test)]
+    super::passes::count_detached(bytes_of(batch));
     let columns = batch.columns().iter().map(|column| detach_array(column)).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(batch.schema(), columns, &options)

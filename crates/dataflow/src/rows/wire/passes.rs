@@ -10,10 +10,15 @@ pub(crate) struct RowCopies {
     pub(crate) elsewhere: usize,
     /// Of payloads, into slots.
     pub(crate) into_slots: usize,
+    /// Of these, those that a relay copied into its region.
+    pub(crate) into_region_again: usize,
+    /// Of rows that are kept, out of memory that others need.
+    pub(crate) detached: usize,
 }
 
 /// Nothing was copied.
-const NONE: RowCopies = RowCopies { elsewhere: 0, into_slots: 0 };
+const NONE: RowCopies =
+    RowCopies { elsewhere: 0, into_slots: 0, into_region_again: 0, detached: 0 };
 
 thread_local! {
     static COPIED: Cell<RowCopies> = const { Cell::new(NONE) };
@@ -29,6 +34,19 @@ pub(crate) fn count_elsewhere(bytes: usize) {
 pub(crate) fn count_into_slot(bytes: usize) {
     let copied = COPIED.get();
     COPIED.set(RowCopies { into_slots: copied.into_slots + bytes, ..copied });
+}
+
+/// Counts a payload that a relay copied into its region.
+pub(crate) fn count_into_region_again(bytes: usize) {
+    count_into_slot(bytes);
+    let copied = COPIED.get();
+    COPIED.set(RowCopies { into_region_again: copied.into_region_again + bytes, ..copied });
+}
+
+/// Counts rows that are kept in memory of their own.
+pub(crate) fn count_detached(bytes: usize) {
+    let copied = COPIED.get();
+    COPIED.set(RowCopies { detached: copied.detached + bytes, ..copied });
 }
 
 /// What was counted since the last call.

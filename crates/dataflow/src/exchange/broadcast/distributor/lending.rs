@@ -60,6 +60,8 @@ impl Distributor {
         }
         let Some(mut slot) = region.reserve() else { return };
         slot.payload_mut()[..frame.payload.len()].copy_from_slice(&frame.payload);
+        #[cfg(test)]
+        crate::rows::wire::count_into_region_again(frame.payload.len());
         let lent = slot.seal(frame.payload.len());
         frame.payload = Bytes::from_owner(lent.clone());
         frame.owned = true;
