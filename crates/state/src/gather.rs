@@ -4,6 +4,7 @@
 //! is `unsafe` here.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::ptr;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use arrow::array::{
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::interleave;
-use arrow::datatypes::DataType;
+use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::error::ArrowError;
 use multiversion::multiversion;
 
@@ -68,17 +69,85 @@ fn dictionary<K: ArrowDictionaryKeyType>(
     places: &[(usize, usize)],
 ) -> Result<ArrayRef, ArrowError> {
     let values = first.values();
-    let mut keys: Vec<&dyn Array> = Vec::with_capacity(parts.len());
-    for part in parts {
-        match part.as_dictionary_opt::<K>() {
-            Some(part) if is_same(part.values(), values) => keys.push(part.keys()),
-            _ => return interleave(parts, places),
-        }
+    let dictionaries: Vec<&DictionaryArray<K>> =
+        parts.iter().map(|part| part.as_dictionary::<K>()).collect();
+    if dictionaries.iter().all(|part| is_same(part.values(), values)) {
+        let keys: Vec<&dyn Array> = dictionaries.iter().map(|part| part.keys() as _).collect();
+        let keys = numbers(first.keys(), &keys, places);
+        // SAFETY: the keys are those of arrays with these values.
+        let array = unsafe { DictionaryArray::new_unchecked(keys, values.clone()) };
+        return Ok(Arc::new(array));
     }
-    let keys = numbers(first.keys(), &keys, places);
-    // SAFETY: the keys are those of arrays with these values.
-    let array = unsafe { DictionaryArray::new_unchecked(keys, values.clone()) };
-    Ok(Arc::new(array))
+    let one = match values.data_type() {
+        DataType::Utf8 => one_dictionary(&dictionaries, places, |values| {
+            let values = values.as_string::<i32>();
+            move |at| values.value(at).as_bytes()
+        }),
+        DataType::Binary => one_dictionary(&dictionaries, places, |values| {
+            let values = values.as_binary::<i32>();
+            move |at| values.value(at)
+        }),
+        _ => Ok(None),
+    };
+    one?.map_or_else(|| interleave(parts, places), Ok)
+}
+
+/// Values of dictionaries that differ, as those that rows of different frames have: each value that
+/// is used is once in a new one. `None` if they are more than its keys can name, or if NULL is one.
+///
+/// Arrow does the same in a time of parts times places.
+fn one_dictionary<'a, K: ArrowDictionaryKeyType, V: Fn(usize) -> &'a [u8]>(
+    parts: &[&'a DictionaryArray<K>],
+    places: &[(usize, usize)],
+    values_of: impl Fn(&'a ArrayRef) -> V,
+) -> Result<Option<ArrayRef>, ArrowError> {
+    let mut known: HashMap<*const dyn Array, usize> = HashMap::new();
+    let mut dictionaries: Vec<&ArrayRef> = vec![];
+    let of: Vec<usize> = parts
+        .iter()
+        .map(|part| {
+            *known.entry(Arc::as_ptr(part.values())).or_insert_with(|| {
+                dictionaries.push(part.values());
+                dictionaries.len() - 1
+            })
+        })
+        .collect();
+    if dictionaries.iter().any(|values| values.null_count() > 0) {
+        return Ok(None);
+    }
+    let values: Vec<V> = dictionaries.iter().map(|values| values_of(values)).collect();
+    // By dictionary and its key: the key of the new one.
+    let mut keys_of: Vec<Vec<Option<K::Native>>> =
+        dictionaries.iter().map(|values| vec![None; values.len()]).collect();
+    let mut all: HashMap<&[u8], K::Native> = HashMap::new();
+    let mut used = vec![];
+    let mut keys = Vec::with_capacity(places.len());
+    for &(part, row) in places {
+        let old = parts[part].keys();
+        if old.is_null(row) {
+            keys.push(K::Native::default());
+            continue;
+        }
+        let (of, at) = (of[part], old.value(row).as_usize());
+        let key = match keys_of[of][at] {
+            Some(key) => key,
+            None => {
+                let Some(next) = K::Native::from_usize(used.len()) else { return Ok(None) };
+                *keys_of[of][at].insert(*all.entry(values[of](at)).or_insert_with(|| {
+                    used.push((of, at));
+                    next
+                }))
+            }
+        };
+        keys.push(key);
+    }
+    let dictionaries: Vec<&dyn Array> = dictionaries.iter().map(|values| &***values).collect();
+    let values = gather(&dictionaries, &used)?;
+    let olds: Vec<&dyn Array> = parts.iter().map(|part| part.keys() as _).collect();
+    let keys = PrimitiveArray::<K>::new(keys.into(), nulls(&olds, places));
+    // SAFETY: each key is the number of a value when it was found.
+    let array = unsafe { DictionaryArray::new_unchecked(keys, values) };
+    Ok(Some(Arc::new(array)))
 }
 
 /// Whether two arrays lie at the same place.
@@ -174,7 +243,7 @@ unsafe fn copy(values: &[Value], out: *mut u8, ends: &mut [i32]) {
 #[cfg(test)]
 mod tests {
     use arrow::array::{BinaryArray, Int64Array, StringArray, TimestampMicrosecondArray};
-    use arrow::datatypes::{Int8Type, Int32Type};
+    use arrow::datatypes::{Int8Type, Int16Type, Int32Type};
     use proptest::prelude::*;
     use proptest::sample::Index;
 
@@ -239,11 +308,52 @@ mod tests {
                 let texts = part.iter().map(|text| text.as_deref());
                 Arc::new(texts.collect::<DictionaryArray<Int32Type>>())
             }), &places);
+            // NULL may be the value of a key, too.
+            check(&of(&|part| {
+                let texts: StringArray = part.iter().map(|text| text.as_deref()).collect();
+                let keys = (0..part.len() as i16).rev().map(Some);
+                Arc::new(DictionaryArray::<Int16Type>::new(keys.collect(), Arc::new(texts)))
+            }), &places);
             let values: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
             check(&of(&|part| {
                 let keys = part.iter().map(|text| text.as_ref().map(|text| (text.len() % 3) as i8));
                 Arc::new(DictionaryArray::<Int8Type>::new(keys.collect(), values.clone()))
             }), &places);
+        }
+    }
+
+    #[test]
+    fn values_of_many_dictionaries_are_once_in_one() {
+        let words = |from: usize| -> ArrayRef {
+            let words = (from..from + 100).map(|at| format!("word {}", at % 120));
+            let words: Vec<String> = words.collect();
+            Arc::new(
+                words.iter().map(|word| Some(&word[..])).collect::<DictionaryArray<Int8Type>>(),
+            )
+        };
+        let parts: Vec<ArrayRef> = (0..40).map(words).collect();
+        let places: Vec<_> = (0..4000).map(|at| (at % 40, at / 40)).collect();
+        check(&parts, &places);
+        let all: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+        let gathered = gather(&all, &places).unwrap();
+        assert_eq!(gathered.as_dictionary::<Int8Type>().values().len(), 120);
+    }
+
+    #[test]
+    fn more_values_than_keys_can_name_are_an_error_as_of_arrow() {
+        let words = |from: usize| -> ArrayRef {
+            let words: Vec<String> = (from..from + 100).map(|at| format!("word {at}")).collect();
+            Arc::new(
+                words.iter().map(|word| Some(&word[..])).collect::<DictionaryArray<Int8Type>>(),
+            )
+        };
+        let parts = [words(0), words(100)];
+        let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+        let places: Vec<_> = (0..200).map(|at| (at / 100, at % 100)).collect();
+        let (gathered, interleaved) = (gather(&parts, &places), interleave(&parts, &places));
+        assert_eq!(gathered.is_err(), interleaved.is_err());
+        if let (Ok(gathered), Ok(interleaved)) = (gathered, interleaved) {
+            assert_eq!(&gathered, &interleaved);
         }
     }
 }
