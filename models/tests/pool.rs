@@ -321,7 +321,7 @@ impl Pool {
                 (Step::Write(client), Ok(Loading::Written(load, extent)))
             }
             Loading::Written(load, extent) => {
-                if !next.home.may_seal(client, load, extent) {
+                if !next.home.check_seal(client, load, extent).is_ok() {
                     (Step::Seal(client), Err(PoolError::Malformed { what: "seal" }))
                 } else {
                     if self.flaw != Flaw::NotRevoked {
@@ -342,7 +342,7 @@ impl Pool {
             }
             // A job whose node has ended ends on all of its nodes.
             Loading::Committed(load, _) if self.is_broken(s) => {
-                let effects = next.home.abort(client, load);
+                let effects = next.home.abort(client, load, "");
                 if let Err(reason) = next.apply(effects, self.flaw) {
                     out.push((Step::Abort(client), Err(reason)));
                     return;

@@ -226,7 +226,7 @@ impl Caches {
         out.push((Step::Commit(client), result));
         if s.failures > 0 {
             let mut next = s.clone();
-            next.home.abort(client as u64, load);
+            next.home.abort(client as u64, load, "");
             next.says(client, LookOutcome::Failed);
             next.clients[client] =
                 if next.mark(At::Newest).is_some() { Phase::Reading } else { Phase::Dead };
@@ -266,7 +266,7 @@ impl Caches {
         if self.flaw == Flaw::DeathUnnoticed {
             // Its loads end all the same.
             if let Phase::Loading { load, .. } = s.clients[client] {
-                next.home.abort(client as u64, load);
+                next.home.abort(client as u64, load, "");
             }
         } else {
             next.home.closed(s.now_ns(), client as u64);

@@ -370,7 +370,7 @@ impl Servers {
         next.loading = then.unwrap_or_else(|_| {
             // It gives up on both servers.
             for at in [HOME, HOLDER] {
-                let effects = next.servers[at].home.abort(LOADER, s.load);
+                let effects = next.servers[at].home.abort(LOADER, s.load, "");
                 next.apply(at, effects, self.flaw);
             }
             Loading::Ended

@@ -184,6 +184,8 @@ pub struct Worker {
     checkpoints: Option<Arc<dyn CheckpointTarget>>,
     /// The staged output of sinks that have all of their rows.
     staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
+    /// Those that are told when it fails.
+    peers: Arc<NeededPeers>,
 }
 
 /// The limits of payloads that the network's multicast carries.
@@ -339,8 +341,9 @@ impl Worker {
         let context = ReaderContext::new(clock.clone(), bad.clone());
         let context = ReaderContext { peers, by_cost, waker, prefetch, ..context };
         let Graph { nodes, scans } = Graph::new(&job, &place, &net, &metrics, &context)?;
-        restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring))?;
-        let readings = spawn_scans(&mut scheduler, scans, &job, &place, &context, &metrics)?;
+        let loaded = restoring.map_or(Ok(()), |restoring| load(&nodes, &restoring));
+        let spawn = |()| spawn_scans(&mut scheduler, scans, &job, &place, &context, &metrics);
+        let readings = loaded.and_then(spawn).map_err(|error| place.peers.reported(error))?;
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         spawn_nodes(&mut scheduler, &nodes, &timers);
         spawn_receivers(&mut scheduler, &net, &nodes, &clock, &metrics);
@@ -364,6 +367,7 @@ impl Worker {
             rounds,
             checkpoints,
             staged_last,
+            peers: place.peers,
         })
     }
 
@@ -419,6 +423,10 @@ impl Worker {
     /// # Errors
     /// The first failure. After [`Signals::abort`] it returns without one.
     pub fn run(mut self) -> Result<Vec<Option<Link>>, DataflowError> {
+        self.run_to_end().map_err(|error| self.peers.reported(error))
+    }
+
+    fn run_to_end(&mut self) -> Result<Vec<Option<Link>>, DataflowError> {
         let mut idle_steps = 0;
         let mut since = self.clock.now_ns();
         let mut waited = 0;

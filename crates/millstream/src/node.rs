@@ -105,12 +105,9 @@ struct Shared {
 }
 
 impl Shared {
-    /// Ends the workers where a peer is lost that they still need.
+    /// Whether a peer is lost that the workers still need.
     fn check_peers(&self) -> Result<(), Error> {
-        self.peers.check().map_err(|lost| {
-            self.signals.abort();
-            lost.into()
-        })
+        Ok(self.peers.check()?)
     }
 }
 
@@ -221,11 +218,14 @@ impl NodeRunner<'_> {
                 recovery.restored = None;
             }
             // Without a gate, workers that wait at it end.
-            started?;
-            let start = self.open(gates, &received, &shared, options.observer)?;
+            let open = |()| self.open(gates, &received, &shared, options.observer);
             let reconnects = Reconnects { service: &service, scope };
             let watched = (options, recovery.as_mut());
-            let report = self.watch(start, &received, reconnects, &shared, watch, watched)?;
+            let watch = |start| self.watch(start, &received, reconnects, &shared, watch, watched);
+            let report = started.and_then(open).and_then(watch);
+            // Before the workers end.
+            let report_to = |error: &Error| shared.peers.report_failure(&error.to_string());
+            let report = report.inspect_err(report_to)?;
             drop(end);
             group.join().map_err(|panicked| Error::Panic { doing: "a worker".into(), panicked })?;
             Ok::<_, Error>(Report { joined: pairs.joined().to_vec(), ..report })
@@ -364,11 +364,9 @@ impl NodeRunner<'_> {
         Ok(())
     }
 
-    /// Ends the workers where another node has failed.
-    fn check_others(&self, signals: &Signals) -> Result<(), Error> {
-        let Some(failure) = self.control.failure() else { return Ok(()) };
-        signals.abort();
-        Err(ClusterError::Node(failure).into())
+    /// Whether another node has failed.
+    fn check_others(&self) -> Result<(), Error> {
+        self.control.failure().map_or(Ok(()), |failure| Err(ClusterError::Node(failure).into()))
     }
 
     /// Until all workers have ended here and everywhere.
@@ -403,7 +401,7 @@ impl NodeRunner<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.check_abort(options, &shared.signals)?;
-            self.check_others(&shared.signals)?;
+            self.check_others()?;
             shared.check_peers()?;
             reconnects.service.answer();
             shared.links.poll();

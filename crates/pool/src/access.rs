@@ -222,6 +222,12 @@ pub trait Loading: Send + Sync + Debug {
     fn check(&self) -> Result<(), PoolError> {
         Ok(())
     }
+
+    /// The job has failed in this process, before it drops its writers: the other nodes of the load
+    /// are told the first reason.
+    fn failed(&self, reason: &str) {
+        let _ = reason;
+    }
 }
 
 /// Writes strips of a load. Dropped before [`commit`](Self::commit) it ends the whole load.

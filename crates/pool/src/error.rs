@@ -60,6 +60,12 @@ pub enum PoolError {
         /// Its reason.
         reason: String,
     },
+    /// A load was given up, by one of its nodes or by the server. The reason names both.
+    #[error("the load was given up: {reason}")]
+    GivenUp {
+        /// Who has given it up, and why.
+        reason: String,
+    },
     /// A client finds that the servers that are named are not one pool, or not all of it.
     #[error("{reason}")]
     WrongServers {

@@ -23,7 +23,7 @@ use crate::manifest::HOLDERS_MAX;
 use crate::manifest::Strip;
 
 /// The number of these messages: peers of another number are refused.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// Bytes of a message at most, without its length and checksum.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -53,6 +53,9 @@ pub const TABLES_MAX: usize = 32_768;
 
 /// Bytes of the name of a table at most.
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// Bytes of the reason of a [`ClientRequest::Abort`] at most.
+pub const REASON_BYTES_MAX: usize = 1024;
 
 const HEADER_BYTES: usize = 8;
 
@@ -249,10 +252,13 @@ pub enum ClientRequest {
         /// Whether these are the last ones of its part.
         last: bool,
     },
-    /// Gives a load up.
+    /// Gives a load up; see [`ClientRequest::abort`].
     Abort {
         /// The load.
         load: u64,
+        /// Why, for the other nodes of the load: [`REASON_BYTES_MAX`] bytes without control
+        /// characters at most. Empty where the client cannot tell.
+        reason: String,
     },
     /// Drops a table.
     Drop {

@@ -151,7 +151,7 @@ impl Account {
             16 => self.unpin(client),
             17 if self.random.below(4) == 0 => {
                 let load = self.a_load();
-                let effects = self.home.abort(client, load);
+                let effects = self.home.abort(client, load, "");
                 self.apply(effects);
             }
             18 if self.random.below(2) == 0 => {
@@ -205,7 +205,7 @@ impl Account {
         let (load, of) = self.written[&extent];
         let used = self.random.below(u64::from(self.extents[&extent]) + 8) as u32;
         let fits = client == of && used <= self.extents[&extent];
-        assert_eq!(self.home.may_seal(client, load, extent), client == of);
+        assert_eq!(self.home.check_seal(client, load, extent).is_ok(), client == of);
         let sealed = self.home.seal(client, load, extent, used);
         assert_eq!(sealed.is_ok(), fits, "{sealed:?}");
         if fits {

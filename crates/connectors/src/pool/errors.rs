@@ -46,6 +46,10 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
         PoolError::Refused { .. } => {
             io("pool", "millstream pool stat shows what the memory servers have and do")
         }
+        // What has failed on another node has a hint there.
+        PoolError::GivenUp { .. } => {
+            ConnectorError::Io { place: "pool".into(), message, hint: None }
+        }
         PoolError::WrongServers { .. } => io("pool", SERVERS),
         PoolError::Lost { .. } => {
             io("pool", "run the statement again; a table whose server is gone is loaded again")

@@ -309,6 +309,10 @@ impl PeerCheck for LoadedServers {
     fn check(&self) -> Result<(), ConnectorError> {
         self.0.check().map_err(refused)
     }
+
+    fn failed(&self, reason: &str) {
+        self.0.failed(reason);
+    }
 }
 
 impl PoolWriter {

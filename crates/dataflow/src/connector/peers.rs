@@ -15,6 +15,12 @@ pub trait PeerCheck: Send + Sync {
     /// # Errors
     /// The error that a read or a write would end with.
     fn check(&self) -> Result<(), ConnectorError>;
+
+    /// The job has failed in this process, for this reason: a peer by which other processes hear of
+    /// that can tell them. Called before readers and writers are dropped.
+    fn failed(&self, reason: &str) {
+        let _ = reason;
+    }
 }
 
 /// A peer that an operator still needs: it drops this when it has read or written everything.
@@ -50,6 +56,21 @@ impl NeededPeers {
         }
         Ok(())
     }
+
+    /// Says to all of them why the job fails in this process. It may be called again with what
+    /// follows from that.
+    pub fn report_failure(&self, reason: &str) {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed: Vec<_> = peers.iter().filter_map(Weak::upgrade).collect();
+        drop(peers);
+        needed.iter().for_each(|needed| needed.peer.failed(reason));
+    }
+
+    /// The same, for an error that ends a worker.
+    pub(crate) fn reported(&self, error: DataflowError) -> DataflowError {
+        self.report_failure(&error.to_string());
+        error
+    }
 }
 
 #[cfg(test)]
@@ -65,19 +86,36 @@ mod tests {
         }
     }
 
-    struct There;
+    #[derive(Default)]
+    struct There(Mutex<Vec<String>>);
 
     impl PeerCheck for There {
         fn check(&self) -> Result<(), ConnectorError> {
             Ok(())
         }
+
+        fn failed(&self, reason: &str) {
+            self.0.lock().unwrap().push(reason.into());
+        }
+    }
+
+    #[test]
+    fn peers_that_are_needed_hear_of_failures() {
+        let (peers, there) = (NeededPeers::default(), Arc::<There>::default());
+        let needed = peers.add(there.clone(), 0);
+        let _lost = peers.add(Arc::new(Lost("a")), 1);
+        peers.report_failure("no room");
+        let error = peers.reported(DataflowError::Expression("too large".into()));
+        drop(needed);
+        peers.report_failure("later");
+        assert_eq!(*there.0.lock().unwrap(), ["no room".to_owned(), error.to_string()]);
     }
 
     #[test]
     fn peers_are_asked_for_until_nobody_needs_them() {
         let peers = NeededPeers::default();
         assert!(peers.check().is_ok(), "there is none");
-        let there = peers.add(Arc::new(There), 0);
+        let there = peers.add(Arc::<There>::default(), 0);
         let first = peers.add(Arc::new(Lost("a")), 3);
         let second = peers.add(Arc::new(Lost("b")), 5);
         for (needed, operator, place) in [(first, 3, "a"), (second, 5, "b")] {

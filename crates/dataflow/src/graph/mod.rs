@@ -449,7 +449,7 @@ impl Graph {
                 Counted { metrics: metrics.clone(), operator: at, unit: job.time_unit(at) };
             let outputs = outputs_of(job, &counted, &nodes);
             let built = builder.build(at as u32, operator, outputs);
-            let built = built.map_err(|error| error.of_operator(at))?;
+            let built = built.map_err(|error| place.peers.reported(error.of_operator(at)))?;
             let (fusion, edges) = (operator.fusion.ok(), edges_of(operator.inputs.iter()));
             let edges = edges.map(|(input, _)| input).collect();
             let operator = match built {

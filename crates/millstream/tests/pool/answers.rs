@@ -4,17 +4,18 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use millstream::FabricKind;
-use millstream::pool::{MemoryServer, PoolError};
+use millstream::pool::{Client, MemoryServer, PoolAccess, PoolError, PoolOptions};
 use pool::access::LoadMode;
 use pool::manifest::Layout;
 use pool::wire::{ClientRequest, ServerResponse, VERIFY_EXTENTS_MAX};
 
 use crate::rig::{
-    Dir, FABRICS, Raw, awaited, blocks, client, load, options, serve, strips, sums, token_file,
-    written,
+    Dir, FABRICS, Raw, awaited, blocks, client, load, options, seal, serve, strips, sums,
+    table_load, token_file, write, written,
 };
 
 /// The place at which a connection is cut.
@@ -309,4 +310,40 @@ fn a_load_that_needs_what_another_gives_back_waits_for_it() {
     awaited("all is free", || loader.stat().unwrap()[0].bytes == 0);
     let full = load(&loader, "t", LoadMode::Create, 0..1_000_000).unwrap_err();
     assert!(matches!(full, PoolError::Full { .. }), "{full}");
+}
+
+#[test]
+fn a_node_of_a_load_hears_why_another_one_has_given_it_up() {
+    let server = serve(None);
+    let at = server.address();
+    for (fabric, step) in FABRICS.into_iter().flat_map(|fabric| (0..3).map(move |of| (fabric, of)))
+    {
+        let job = Some(u128::from(at.port()) << 64 | step);
+        let node = || {
+            let options = PoolOptions { fabric, job, ..PoolOptions::new(vec![at.to_string()]) };
+            Client::new(options).unwrap()
+        };
+        let (one, other) = (node(), node());
+        let table = table_load(&format!("t{step}"), LoadMode::Create, Layout::Fixed(8));
+        let failing = one.begin_alone(&table, 2).unwrap();
+        let writer = other.begin_alone(&table, 2).unwrap().writer(1, Waker::noop().clone());
+        let mut writer = writer.unwrap();
+        // The other one has written nothing, or all, or has sealed it.
+        if step > 0 {
+            write(&mut *writer, strips(0..4000)).unwrap();
+        }
+        if step > 1 {
+            seal(&mut *writer).unwrap();
+        }
+        failing.failed("line 3\nhas no number");
+        failing.failed("a consequence");
+        drop(failing);
+        awaited("the load has ended", || other.stat().unwrap()[0].loads == 0);
+        let rest = if step == 0 { strips(0..4000) } else { vec![] };
+        let sealed = write(&mut *writer, rest).and_then(|()| seal(&mut *writer));
+        let error = sealed.and_then(|()| writer.commit()).unwrap_err();
+        assert!(matches!(error, PoolError::GivenUp { .. }), "{error:?}");
+        assert!(error.to_string().contains("failed: line 3 has no number"), "{error}");
+        awaited("nothing is left", || other.stat().unwrap()[0].bytes == 0);
+    }
 }

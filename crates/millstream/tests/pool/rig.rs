@@ -78,9 +78,22 @@ pub(crate) fn written(
     layout: Layout,
     strips: Vec<(u32, Vec<u8>)>,
 ) -> Result<Box<dyn StripWriter>, PoolError> {
-    let (table, definition) = (table.into(), definition(layout));
-    let load = TableLoad { table, definition, mode, origin: None };
+    let load = table_load(table, mode, layout);
     let mut writer = client.begin(&load)?.writer(0, Waker::noop().clone())?;
+    write(&mut *writer, strips)?;
+    seal(&mut *writer)?;
+    Ok(writer)
+}
+
+pub(crate) fn table_load(table: &str, mode: LoadMode, layout: Layout) -> TableLoad {
+    TableLoad { table: table.into(), definition: definition(layout), mode, origin: None }
+}
+
+/// Writes strips when there is room for them.
+pub(crate) fn write(
+    writer: &mut dyn StripWriter,
+    strips: Vec<(u32, Vec<u8>)>,
+) -> Result<(), PoolError> {
     for (rows, bytes) in strips {
         while !writer.has_room()? {
             std::thread::yield_now();
@@ -89,10 +102,15 @@ pub(crate) fn written(
         let block = EncodedBlock { bytes, codec: Codec::Plain, nulls: 0, least, greatest };
         writer.write(0, EncodedStrip { rows, blocks: vec![block] })?;
     }
+    Ok(())
+}
+
+/// Waits until all strips of a writer are sealed.
+pub(crate) fn seal(writer: &mut dyn StripWriter) -> Result<(), PoolError> {
     while !writer.is_sealed()? {
         std::thread::yield_now();
     }
-    Ok(writer)
+    Ok(())
 }
 
 /// The strips of some numbers.

@@ -63,6 +63,11 @@ fn who_shows_the_token_of_readers_reads_and_changes_nothing() {
         ClientRequest::Hold { load: 1, extents: vec![], unused: vec![] },
         ClientRequest::Seal { load: 1, extent: 0, used: 1, crc: 0 },
         ClientRequest::Commit { load: 1, writer: 0, strips: vec![], last: true },
+        ClientRequest::HandIn { load: 1, writer: 0, strips: vec![], last: true },
+        ClientRequest::Replace { load: 1, writer: 0, strips: vec![] },
+        ClientRequest::Distribute { load: 1, servers: vec![] },
+        ClientRequest::Abort { load: 1, reason: String::new() },
+        ClientRequest::Release { extents: vec![] },
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Relocate { servers: vec![] },
         ClientRequest::Claim {

@@ -1,5 +1,6 @@
 //! Loads: from the first extent to the version that appears.
 
+mod aborts;
 mod growing;
 mod listed;
 
@@ -259,9 +260,19 @@ impl Home {
     }
 
     /// Whether a client may seal an extent, before the server revokes its key.
-    pub fn may_seal(&self, client: ClientId, load: u64, extent: u32) -> bool {
-        let writes = |of: &LoadState| of.written_by.get(&extent) == Some(&client);
-        self.loads.get(&load).is_some_and(writes) || self.writes_part(client, load, extent)
+    ///
+    /// # Errors
+    /// When it does not write it; [`PoolError::GivenUp`] when it takes no part in the load any
+    /// more.
+    pub fn check_seal(&self, client: ClientId, load: u64, extent: u32) -> Result<(), PoolError> {
+        if self.writes_part(client, load, extent) {
+            return Ok(());
+        }
+        let of = self.loads.get(&load).filter(|of| of.clients.contains_key(&client));
+        if of.ok_or_else(ended)?.written_by.get(&extent) == Some(&client) {
+            return Ok(());
+        }
+        Err(misuse("an extent that it does not write"))
     }
 
     /// Takes strips of a writer; with the last ones of the last writer the version appears, or is
@@ -282,7 +293,7 @@ impl Home {
         match self.take_strips(client, load, writer, strips) {
             Ok(()) if last => self.settle(load, writer, Then::Ends),
             Ok(()) => (Ok(None), vec![]),
-            Err(error) => (Err(error), self.abort(client, load)),
+            Err(error) => self.refuse_strips(client, load, error),
         }
     }
 
@@ -528,37 +539,6 @@ impl Home {
         manifest.holders = self.holders_of(&manifest.extents);
         Ok(manifest)
     }
-
-    /// A client gives a load up, for all that take part.
-    pub fn abort(&mut self, client: ClientId, load: u64) -> Vec<Effect> {
-        match self.loads.get(&load) {
-            Some(of) if of.clients.contains_key(&client) => self.give_up(load),
-            _ => self.end_part(client, load),
-        }
-    }
-
-    pub(super) fn abort_loads_of(&mut self, client: ClientId) -> Vec<Effect> {
-        let of =
-            |(number, of): (&u64, &LoadState)| of.clients.contains_key(&client).then_some(*number);
-        let loads: Vec<u64> = self.loads.iter().filter_map(of).collect();
-        loads.into_iter().flat_map(|load| self.give_up(load)).collect()
-    }
-
-    fn give_up(&mut self, load: u64) -> Vec<Effect> {
-        self.give_up_since(load, "it was given up, since one of its nodes has ended".to_owned())
-    }
-
-    fn give_up_since(&mut self, load: u64, reason: String) -> Vec<Effect> {
-        let Some(state) = self.loads.remove(&load) else { return vec![] };
-        self.remember(load, LoadOutcome::Failed(state.snapshot, reason));
-        self.bytes -= state.counted;
-        let extents = state.sealed.iter().chain(state.written_by.keys());
-        let mut effects: Vec<Effect> = extents.map(|number| self.free(*number)).collect();
-        // A node that has committed does not give up what it has sealed there.
-        let elsewhere: Vec<ExtentId> = state.elsewhere.into_keys().collect();
-        effects.extend(self.discard(load, &elsewhere));
-        effects
-    }
 }
 
 /// Refuses one extent more than a load may have.
@@ -589,9 +569,13 @@ pub(super) fn taking_part(
     load: u64,
 ) -> Result<&mut LoadState, PoolError> {
     let of = loads.get_mut(&load).filter(|of| of.clients.contains_key(&client));
-    of.ok_or_else(|| PoolError::Refused {
-        reason: "the load was given up, since one of its nodes has ended".into(),
-    })
+    of.ok_or_else(ended)
+}
+
+/// The error of a request of a load that is not there, or not of this client. Its outcome tells
+/// more, to who knows the statement.
+fn ended() -> PoolError {
+    PoolError::GivenUp { reason: "it is not under way any more".into() }
 }
 
 /// A client has named something that it may not.

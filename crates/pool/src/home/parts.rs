@@ -224,11 +224,11 @@ mod tests {
         assert!(home.seal(OTHER, 9, open, 1).is_err());
         assert!(home.seal(LOADER, 9, open, 65).is_err(), "it has 64 bytes");
         assert!(home.seal(LOADER, 9, sealed, 1).is_err(), "it is sealed");
-        assert_eq!(home.abort(OTHER, 9), []);
-        assert_eq!(home.abort(LOADER, 8), []);
+        assert_eq!(home.abort(OTHER, 9, ""), []);
+        assert_eq!(home.abort(LOADER, 8, ""), []);
         // An extent that no version has goes at once, and the rest with its loader.
         assert_eq!(home.hold(SERVER, 9, &[], &[sealed, open]).1, [Effect::Free(sealed)]);
-        assert_eq!(home.abort(LOADER, 9), [Effect::Free(open)]);
+        assert_eq!(home.abort(LOADER, 9, ""), [Effect::Free(open)]);
     }
 
     #[test]

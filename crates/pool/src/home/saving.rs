@@ -179,7 +179,9 @@ impl Home {
         let refused = |reason: &str| Err(PoolError::Refused { reason: reason.to_owned() });
         match self.outcomes.get(&load) {
             Some(LoadOutcome::Version(of, version)) if *of == snapshot => Ok(Some(*version)),
-            Some(LoadOutcome::Failed(of, reason)) if *of == snapshot => refused(reason),
+            Some(LoadOutcome::Failed(of, reason)) if *of == snapshot => {
+                Err(PoolError::GivenUp { reason: reason.clone() })
+            }
             Some(_) => refused("the load is one of another statement"),
             None if self.loads.contains_key(&load) || self.saving.contains_key(&load) => Ok(None),
             None => refused("the server does not know the load: it was restarted, or forgot it"),

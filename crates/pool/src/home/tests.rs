@@ -112,7 +112,7 @@ fn one_job_loads_a_table_at_a_time_and_its_nodes_load_together() {
 fn of_a_load_that_ends_early_nothing_is_kept() {
     let mut home = home();
     let ends: [fn(&mut Home, u64) -> Vec<Effect>; 2] =
-        [|home, load| home.abort(1, load), |home, _| home.closed(0, 2)];
+        [|home, load| home.abort(1, load, ""), |home, _| home.closed(0, 2)];
     for ends in ends {
         let begun = home.begin(1, "node 0", load(LoadMode::Create), statement(0), 2).unwrap();
         home.begin(2, "node 1", load(LoadMode::Create), statement(0), 2).unwrap();
@@ -125,6 +125,51 @@ fn of_a_load_that_ends_early_nothing_is_kept() {
         come_back(&mut home, &freed);
         assert_eq!((home.stat().bytes, home.stat().loads), (0, 0));
         assert!(home.grant(1, begun, 64).is_err(), "it is over for all nodes");
+    }
+}
+
+#[test]
+fn the_nodes_of_a_load_that_was_given_up_hear_why() {
+    type End = fn(&mut Home, u64) -> Vec<Effect>;
+    let ends: [(End, &str); 4] = [
+        (|home, load| home.abort(1, load, "line 3 has no number"), "node 0 failed: line 3 has no"),
+        (|home, load| home.abort(1, load, ""), "node 0 has given it up"),
+        (|home, _| home.closed(0, 1), "node 0 has ended, or its connection has"),
+        (
+            |home, load| home.commit(1, load, 0, vec![(0, strip(9, 0, 1))], true).1,
+            "node 0 failed: the memory server refuses: the load names a block outside",
+        ),
+    ];
+    for (end, reason) in ends {
+        let mut home = home();
+        let begun = home.begin(1, "node 0", load(LoadMode::Create), statement(0), 2).unwrap();
+        home.begin(2, "node 1", load(LoadMode::Create), statement(0), 2).unwrap();
+        let extents = [(); 2].map(|()| home.grant(2, begun, 64).unwrap());
+        home.seal(2, begun, extents[0], 8).unwrap();
+        assert_eq!(home.check_seal(2, begun, extents[1]), Ok(()));
+        assert!(matches!(home.check_seal(1, begun, extents[1]), Err(PoolError::Refused { .. })));
+        end(&mut home, begun);
+        // What a node does next fails as a consequence.
+        let strips = || vec![(0, strip(extents[0], 0, 1))];
+        let errors = [
+            home.grant(2, begun, 64).map(drop),
+            home.check_seal(2, begun, extents[1]),
+            home.hand_in(2, begun, 1, strips(), true).0.map(drop),
+            home.replace(2, begun, 1, strips()).0,
+            home.commit(2, begun, 1, strips(), true).0.map(drop),
+        ];
+        for error in errors {
+            assert!(matches!(error, Err(PoolError::GivenUp { .. })), "{error:?}");
+        }
+        // A later reason does not take the place of the first.
+        home.abort(2, begun, "the load was given up");
+        home.closed(0, 2);
+        match home.outcome(begun, statement(0)) {
+            Err(PoolError::GivenUp { reason: is }) => assert!(is.contains(reason), "{is}"),
+            other => panic!("{other:?}"),
+        }
+        let stranger = home.outcome(begun, statement(1)).unwrap_err().to_string();
+        assert!(stranger.contains("another statement"), "{stranger}");
     }
 }
 
@@ -179,7 +224,7 @@ fn no_more_extents_are_granted_than_the_system_admits() {
     home.grant(1, begun, 64).unwrap();
     let third = home.grant(1, begun, 64).unwrap_err().to_string();
     assert!(third.contains("ulimit -n"), "{third}");
-    let freed = home.abort(1, begun);
+    let freed = home.abort(1, begun, "");
     assert!(freed.contains(&Effect::Free(first)) && home.is_freeing());
     let begun = home.begin(1, "loader", load(LoadMode::Create), statement(0), 1).unwrap();
     assert!(home.grant(1, begun, 64).is_err(), "they have not come back");
@@ -563,6 +608,8 @@ fn a_version_that_cannot_be_saved_ends_a_load_that_goes_on() {
         other => panic!("{other:?}"),
     });
     let (error, _) = home.hand_in(LOADER, load, 0, vec![], true);
-    assert!(error.unwrap_err().to_string().contains("the disk is full"));
+    assert!(matches!(error, Err(PoolError::GivenUp { .. })), "{error:?}");
+    let outcome = home.outcome(load, statement(0)).unwrap_err().to_string();
+    assert!(outcome.contains("the disk is full"), "{outcome}");
     assert_eq!((home.stat().loads, home.stat().bytes, home.stat().tables), (0, 0, 0));
 }

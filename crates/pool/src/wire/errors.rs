@@ -40,6 +40,10 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
             out.text(server);
             out.text(reason);
         }
+        PoolError::GivenUp { reason } => {
+            out.u8(8);
+            out.text(reason);
+        }
         PoolError::Unreachable { .. }
         | PoolError::WrongServers { .. }
         | PoolError::Malformed { .. } => {
@@ -60,6 +64,7 @@ pub(super) fn decode_error(from: &mut FieldReader<'_>) -> Result<PoolError, Pool
         5 => PoolError::Refused { reason: from.text()? },
         6 => PoolError::Damaged { table: from.text()?, reason: from.text()? },
         7 => PoolError::Lost { server: from.text()?, reason: from.text()? },
+        8 => PoolError::GivenUp { reason: from.text()? },
         _ => return Err(from.malformed()),
     })
 }

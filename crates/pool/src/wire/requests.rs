@@ -1,7 +1,7 @@
 //! Requests, as bytes.
 
 use super::{
-    COMMIT_STRIPS_MAX, ClientRequest, KEYS_MAX, Rights, ServerPlace, StatementId,
+    COMMIT_STRIPS_MAX, ClientRequest, KEYS_MAX, REASON_BYTES_MAX, Rights, ServerPlace, StatementId,
     VERIFY_EXTENTS_MAX, framed, opaque,
 };
 use crate::access::{At, LoadMode, LookOutcome, TableLoad};
@@ -215,7 +215,10 @@ impl ClientRequest {
                 encode_strips(&mut out, 21, (*load, *writer), strips);
                 out.u8((*last).into());
             }
-            ClientRequest::Abort { load } => numbers(&mut out, 13, &[*load]),
+            ClientRequest::Abort { load, reason } => {
+                numbers(&mut out, 13, &[*load]);
+                out.text(reason);
+            }
             ClientRequest::Drop { table } => encode_drop(&mut out, table),
             ClientRequest::Stat => out.u8(15),
             ClientRequest::Look { table, statement, age_max_ns } => {
@@ -229,6 +232,14 @@ impl ClientRequest {
             }
         }
         framed(out)
+    }
+
+    /// Gives a load up for a reason, which is shortened to what the message may have.
+    pub fn abort(load: u64, reason: &str) -> Self {
+        let shown = |c: char| if c.is_control() { ' ' } else { c };
+        let mut reason: String = reason.chars().map(shown).collect();
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        ClientRequest::Abort { load, reason }
     }
 
     /// The request of a message's body.
@@ -271,7 +282,7 @@ impl ClientRequest {
                 strips: decode_strips(&mut from)?,
                 last: from.flag()?,
             },
-            13 => ClientRequest::Abort { load: from.u64()? },
+            13 => ClientRequest::Abort { load: from.u64()?, reason: reason_of(&mut from)? },
             14 => ClientRequest::Drop { table: from.text()? },
             15 => ClientRequest::Stat,
             16 => {
@@ -306,6 +317,13 @@ impl ClientRequest {
         from.end()?;
         Ok(request)
     }
+}
+
+/// The reason of an abort, which is shown to others.
+fn reason_of(from: &mut FieldReader<'_>) -> Result<String, PoolError> {
+    let reason = from.text()?;
+    let fits = reason.len() <= REASON_BYTES_MAX && !reason.chars().any(char::is_control);
+    if fits { Ok(reason) } else { Err(from.malformed()) }
 }
 
 impl ServerPlace {

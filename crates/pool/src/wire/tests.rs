@@ -85,7 +85,7 @@ fn requests() -> Vec<ClientRequest> {
         ClientRequest::Grant { load: 1, bytes: 2, part: true },
         ClientRequest::Seal { load: 1, extent: 2, used: 3, crc: 4 },
         ClientRequest::Commit { load: 1, writer: 2, strips: strips.clone(), last: true },
-        ClientRequest::Abort { load: 1 },
+        ClientRequest::Abort { load: 1, reason: "no room".into() },
         ClientRequest::Drop { table: "t".into() },
         ClientRequest::Stat,
         ClientRequest::Look { table: "t".into(), statement: snapshot, age_max_ns: u64::MAX },
@@ -110,6 +110,7 @@ fn responses() -> Vec<ServerResponse> {
         PoolError::Refused { reason: "no".into() },
         PoolError::Damaged { table: "t".into(), reason: "a bit".into() },
         PoolError::Lost { server: "m1".into(), reason: "closed".into() },
+        PoolError::GivenUp { reason: "node 1 failed".into() },
     ];
     let summary =
         TableSummary { name: "t".into(), version: 1, rows: 2, bytes: 3, leases: 4, damaged: true };
@@ -162,6 +163,34 @@ fn messages_are_read_as_they_were_written() {
     }
     for response in responses() {
         assert_eq!(ServerResponse::decode(body(&response.encode())), Ok(response));
+    }
+}
+
+#[test]
+fn the_reason_of_an_abort_is_short_and_has_no_control_characters() {
+    let encoded = |reason: &str| {
+        let mut out = FieldWriter::default();
+        out.u8(13);
+        out.u64(7);
+        out.text(reason);
+        out.0
+    };
+    let longest = "x".repeat(REASON_BYTES_MAX);
+    for reason in ["", "é", &longest] {
+        let abort = ClientRequest::Abort { load: 7, reason: reason.into() };
+        assert_eq!(ClientRequest::decode(&encoded(reason)), Ok(abort));
+    }
+    for wrong in [&format!("{longest}x"), "a\nb", "\u{1b}[2J", "\u{9b}2J", "\0"] {
+        assert!(ClientRequest::decode(&encoded(wrong)).is_err(), "{wrong:?}");
+    }
+    // A client sends what may be sent, whatever its error is.
+    for (error, sent) in [
+        ("two\nlines \u{1b}[31m", "two lines  [31m"),
+        (&format!("{}é", &longest[1..]), &longest[1..]),
+    ] {
+        let request = ClientRequest::abort(7, error);
+        assert_eq!(request, ClientRequest::Abort { load: 7, reason: sent.into() });
+        assert_eq!(ClientRequest::decode(body(&request.encode())), Ok(request));
     }
 }
 

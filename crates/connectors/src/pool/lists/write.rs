@@ -65,6 +65,10 @@ impl Loading for ListLoading {
     fn check(&self) -> Result<(), PoolError> {
         self.loading.check()
     }
+
+    fn failed(&self, reason: &str) {
+        self.loading.failed(reason);
+    }
 }
 
 fn locked(

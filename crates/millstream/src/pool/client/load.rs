@@ -1,8 +1,8 @@
 //! A load, as the workers of this process see it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ struct OpenLoad {
     snapshot: StatementId,
     /// Whether a writer has committed, or the load was given up: then its last handle says nothing.
     settled: AtomicBool,
+    /// What has failed here first.
+    failure: OnceLock<String>,
 }
 
 impl LoadHandle {
@@ -48,8 +50,17 @@ impl LoadHandle {
         snapshot: StatementId,
         placement: StripPlacement,
     ) -> Self {
-        let (settled, at) = (AtomicBool::new(false), servers[0].0);
-        Self(Arc::new(OpenLoad { connected, at, servers, number, placement, snapshot, settled }))
+        let (settled, failure, at) = (AtomicBool::new(false), OnceLock::new(), servers[0].0);
+        Self(Arc::new(OpenLoad {
+            connected,
+            at,
+            servers,
+            number,
+            placement,
+            snapshot,
+            settled,
+            failure,
+        }))
     }
 }
 
@@ -62,13 +73,30 @@ impl fmt::Debug for LoadHandle {
 impl OpenLoad {
     fn give_up(&self) {
         self.settled.store(true, Ordering::Relaxed);
+        let reason = self.failure.get().map_or("", String::as_str);
         for (at, _) in &self.servers {
-            self.connected.worker.abort(*at, self.number);
+            self.connected.worker.abort(*at, self.number, reason);
         }
     }
-}
 
-impl OpenLoad {
+    /// This process has failed: the first reason is the one that the server is told.
+    fn failed(&self, reason: &str) {
+        let _ = self.failure.set(reason.to_owned());
+    }
+
+    /// The error of a request of this load. If another node has given it up, the server of the
+    /// table knows why; it tells those who name the statement.
+    fn explained(&self, error: PoolError) -> PoolError {
+        if !matches!(error, PoolError::GivenUp { .. }) {
+            return error;
+        }
+        let request = ClientRequest::Outcome { load: self.number, snapshot: self.snapshot };
+        match self.connected.remotes[self.at].call(&request) {
+            Err(known @ PoolError::GivenUp { .. }) => known,
+            _ => error,
+        }
+    }
+
     /// Waits for the version where the server is saving it, or others are asked to hold its blocks.
     /// Where the answer to a last part was lost, the server is asked again over a new connection:
     /// it may have let the version appear.
@@ -104,7 +132,7 @@ impl OpenLoad {
         while begun.elapsed() < ASKED_AGAIN {
             match remote.ask_anew(&self.connected.options, request) {
                 Ok(ServerResponse::Committed { .. }) => return Ok(()),
-                Err(error @ PoolError::Refused { .. }) => {
+                Err(error @ (PoolError::Refused { .. } | PoolError::GivenUp { .. })) => {
                     tracing::debug!("the load is not committed: {error}");
                     return Err(lost);
                 }
@@ -144,6 +172,10 @@ impl Loading for LoadHandle {
             None => Ok(()),
         }
     }
+
+    fn failed(&self, reason: &str) {
+        self.0.failed(reason);
+    }
 }
 
 /// The writer of a worker.
@@ -163,6 +195,59 @@ struct Writer {
 
 impl StripWriter for Writer {
     fn has_room(&mut self) -> Result<bool, PoolError> {
+        self.explained(self.have_room())
+    }
+
+    fn write(&mut self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError> {
+        let number = self.written;
+        self.written += 1;
+        let server = self.load.placement.server_of(self.worker, partition);
+        self.explained(self.give(server, QueuedStrip { number, partition, strip }))?;
+        self.load.connected.worker.wake();
+        Ok(())
+    }
+
+    fn is_sealed(&mut self) -> Result<bool, PoolError> {
+        self.explained(self.have_sealed())
+    }
+
+    fn take_placed(&mut self) -> Result<Option<Vec<(u32, Strip)>>, PoolError> {
+        let placed = self.explained(self.has_placed_all())?;
+        Ok(placed.then(|| self.placed()))
+    }
+
+    fn name(&mut self, heads: Vec<(u32, Strip)>) {
+        self.named.extend(heads);
+    }
+
+    fn replace(&mut self, strips: Vec<(u32, Strip)>) {
+        self.replaced.extend(strips);
+    }
+
+    fn hand_in(mut self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError> {
+        let placed = self.placed();
+        self.hand_over(placed.clone(), Then::Continues)?;
+        self.committed = true;
+        Ok(placed)
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), PoolError> {
+        let placed = self.placed();
+        self.hand_over(placed, Then::Ends)?;
+        self.committed = true;
+        self.load.settled.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Writer {
+    /// The error of a load that another node has given up is the reason for that.
+    fn explained<T>(&self, result: Result<T, PoolError>) -> Result<T, PoolError> {
+        result.map_err(|error| self.load.explained(error))
+    }
+
+    /// Whether no server has as many strips waiting as it may have.
+    fn have_room(&self) -> Result<bool, PoolError> {
         self.move_refused()?;
         for queue in &self.queues {
             if !queue.has_room()? {
@@ -172,16 +257,8 @@ impl StripWriter for Writer {
         Ok(true)
     }
 
-    fn write(&mut self, partition: u32, strip: EncodedStrip) -> Result<(), PoolError> {
-        let number = self.written;
-        self.written += 1;
-        let server = self.load.placement.server_of(self.worker, partition);
-        self.give(server, QueuedStrip { number, partition, strip })?;
-        self.load.connected.worker.wake();
-        Ok(())
-    }
-
-    fn is_sealed(&mut self) -> Result<bool, PoolError> {
+    /// Whether all strips lie in sealed extents; none follows.
+    fn have_sealed(&self) -> Result<bool, PoolError> {
         if !self.has_placed_all()? {
             return Ok(false);
         }
@@ -195,35 +272,6 @@ impl StripWriter for Writer {
         Ok(sealed)
     }
 
-    fn take_placed(&mut self) -> Result<Option<Vec<(u32, Strip)>>, PoolError> {
-        if self.has_placed_all()? { Ok(Some(self.placed())) } else { Ok(None) }
-    }
-
-    fn name(&mut self, heads: Vec<(u32, Strip)>) {
-        self.named.extend(heads);
-    }
-
-    fn replace(&mut self, strips: Vec<(u32, Strip)>) {
-        self.replaced.extend(strips);
-    }
-
-    fn hand_in(mut self: Box<Self>) -> Result<Vec<(u32, Strip)>, PoolError> {
-        let placed = self.placed();
-        self.send(placed.clone(), Then::Continues)?;
-        self.committed = true;
-        Ok(placed)
-    }
-
-    fn commit(mut self: Box<Self>) -> Result<(), PoolError> {
-        let placed = self.placed();
-        self.send(placed, Then::Ends)?;
-        self.committed = true;
-        self.load.settled.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-impl Writer {
     /// Gives a strip to a server, or to the next one that has room.
     ///
     /// # Errors
@@ -282,6 +330,13 @@ impl Writer {
         placed.sort_unstable_by_key(|(number, ..)| *number);
         let placed = placed.into_iter().map(|(_, partition, strip)| (partition, strip));
         placed.chain(std::mem::take(&mut self.named)).collect()
+    }
+
+    /// Sends strips. Nobody asks for the servers meanwhile: a writer that fails says so itself.
+    fn hand_over(&mut self, strips: Vec<(u32, Strip)>, then: Then) -> Result<(), PoolError> {
+        let sent = self.send(strips, then);
+        let sent = self.explained(sent);
+        sent.inspect_err(|error| self.load.failed(&error.to_string()))
     }
 
     /// Sends strips, those that are replaced first, in messages of a bounded size.

@@ -401,6 +401,7 @@ impl Client {
         let ServerResponse::Load(number) = connected.remotes[home].call(&request)? else {
             return Err(unexpected());
         };
+        let give_up = |error: &PoolError| connected.worker.abort(home, number, &error.to_string());
         let spread = connected.distribute(home);
         let mut servers = vec![(home, 0)];
         if spread.len() > 1 {
@@ -413,11 +414,11 @@ impl Client {
                 Ok(_) => Err(unexpected()),
                 Err(error) => Err(error),
             };
-            let numbers = numbers.inspect_err(|_| connected.worker.abort(home, number))?;
+            let numbers = numbers.inspect_err(give_up)?;
             servers.extend(spread[1..].iter().copied().zip(numbers));
         }
         let placement = connected.placement(&servers, load.definition.partitions());
-        let placement = placement.inspect_err(|_| connected.worker.abort(home, number))?;
+        let placement = placement.inspect_err(give_up)?;
         Ok(Arc::new(LoadHandle::new(connected, servers, number, snapshot, placement)))
     }
 }

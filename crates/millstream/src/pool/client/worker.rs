@@ -48,7 +48,7 @@ enum Task {
     Read(Arc<ReadQueue>),
     Write(Arc<WriteQueue>),
     Unpin { at: usize, lease: u64 },
-    Abort { at: usize, load: u64 },
+    Abort { at: usize, load: u64, reason: String },
 }
 
 /// The handle of the thread, which ends when this is dropped.
@@ -109,8 +109,9 @@ impl Worker {
         self.ask(Task::Unpin { at, lease });
     }
 
-    pub(super) fn abort(&self, at: usize, load: u64) {
-        self.ask(Task::Abort { at, load });
+    /// Gives a load up on a server, for a reason that the other nodes are told.
+    pub(super) fn abort(&self, at: usize, load: u64, reason: &str) {
+        self.ask(Task::Abort { at, load, reason: reason.to_owned() });
     }
 
     pub(super) fn wake(&self) {
@@ -218,9 +219,9 @@ impl Work {
             Task::Read(queue) => self.ends[queue.at].read(&queue),
             Task::Write(queue) => self.writes.push(Write::new(queue)),
             Task::Unpin { at, lease } => self.unpin(at, lease),
-            Task::Abort { at, load } => {
-                self.give_up_writing(at, load);
-                self.ends[at].say(&ClientRequest::Abort { load });
+            Task::Abort { at, load, reason } => {
+                self.give_up_writing(at, load, &reason);
+                self.ends[at].say(&ClientRequest::abort(load, &reason));
             }
         }
     }

@@ -29,6 +29,11 @@ impl Control {
         }
         let now_ns = self.now_ns();
         self.home.renew(now_ns, client);
+        if changes_tables(&request)
+            && let Err(error) = self.writer_name(client)
+        {
+            return self.tell(client, Err(error));
+        }
         match request {
             ClientRequest::Grant { .. } if self.is_connecting(client) => {
                 self.defer(client, Waiting::Endpoint(request));
@@ -37,13 +42,14 @@ impl Control {
                 self.grant(client, (load, part), bytes, Instant::now());
             }
             ClientRequest::Seal { load, extent, used, crc } => {
-                let writer = self.extents.writer(extent);
-                match writer.filter(|_| self.home.may_seal(client, load, extent)) {
-                    Some((_, key)) => {
+                let may_seal = self.home.check_seal(client, load, extent);
+                match may_seal.map(|()| self.extents.writer(extent)) {
+                    Ok(Some((_, key))) => {
                         self.defer(client, Waiting::Seal { load, extent, used, crc });
                         self.ask_mover(client, Command::Revoke(client, extent, key));
                     }
-                    None => self.refuse(client, "the extent is not written by this client"),
+                    Ok(None) => self.refuse(client, "the extent is not written by this client"),
+                    Err(error) => self.tell(client, Err(error)),
                 }
             }
             ClientRequest::Connect { .. } if self.connecting >= CONNECTING_MAX => {
@@ -140,8 +146,8 @@ impl Control {
                 replaced?;
                 ServerResponse::Done
             }
-            ClientRequest::Abort { load } => {
-                let effects = self.home.abort(client, load);
+            ClientRequest::Abort { load, reason } => {
+                let effects = self.home.abort(client, load, &reason);
                 self.act(effects);
                 ServerResponse::Done
             }
@@ -154,13 +160,11 @@ impl Control {
                 ServerResponse::Done
             }
             ClientRequest::Relocate { servers } => {
-                self.writer_name(client)?;
                 let effects = self.home.relocate(servers)?;
                 self.act(effects);
                 ServerResponse::Done
             }
             ClientRequest::Claim { identity, name, link, extents: of, last } => {
-                self.writer_name(client)?;
                 let (missing, effects) = self.home.claim(client, (identity, name), link, &of, last);
                 self.act(effects);
                 ServerResponse::Missing(missing?)
@@ -345,9 +349,33 @@ impl Control {
     }
 
     pub(super) fn tell(&mut self, client: ClientId, answer: Result<ServerResponse, PoolError>) {
-        self.refusals += u64::from(answer.is_err());
+        // What follows from the end of a load is not refused once more.
+        let is_refusal = !matches!(answer, Ok(_) | Err(PoolError::GivenUp { .. }));
+        self.refusals += u64::from(is_refusal);
         self.clients.tell(client, &answer.unwrap_or_else(ServerResponse::Failed));
     }
+}
+
+/// Whether a request is one of a client that loads or drops tables, or of another server.
+fn changes_tables(request: &ClientRequest) -> bool {
+    use ClientRequest::{
+        Abort, Begin, Claim, Commit, Distribute, Drop, Forget, Grant, HandIn, Hold, Release,
+        Relocate, Replace, Seal,
+    };
+    let of_load = matches!(
+        request,
+        Begin { .. }
+            | Grant { .. }
+            | Distribute { .. }
+            | Seal { .. }
+            | Commit { .. }
+            | Replace { .. }
+            | HandIn { .. }
+            | Abort { .. }
+    );
+    let of_server =
+        matches!(request, Hold { .. } | Release { .. } | Relocate { .. } | Claim { .. });
+    of_load || of_server || matches!(request, Drop { .. } | Forget { .. })
 }
 
 pub(super) fn refused(reason: &str) -> PoolError {

@@ -48,9 +48,7 @@ impl Control {
                 home.grant(client, load, bytes)
             }
         };
-        // A client that has begun a load on this server has the right to write.
-        let rights = if part { self.writer_name(client).map(drop) } else { Ok(()) };
-        let granted = match rights.and_then(|()| ask(&mut self.home)) {
+        let granted = match ask(&mut self.home) {
             Err(PoolError::Full { .. }) if since.elapsed() < ROOM => {
                 let effects = self.home.forget_statements();
                 self.act(effects);
@@ -65,9 +63,10 @@ impl Control {
         let granted = granted.and_then(|extent| {
             let range = self.extents.make(extent, bytes, client);
             range.map(|range| (extent, range)).map_err(|error| {
-                let effects = self.home.abort(client, load);
+                let error = error.to_string();
+                let effects = self.home.abort(client, load, &error);
                 self.act(effects);
-                refused(&error.to_string())
+                refused(&error)
             })
         });
         match granted {
@@ -111,8 +110,7 @@ impl Control {
 
     /// Drops a table; the client hears it when the table will not come back by a restart.
     pub(super) fn drop_table(&mut self, client: ClientId, table: String) {
-        let dropped = self.writer_name(client).and_then(|_| self.home.drop_table(&table));
-        let effects = match dropped {
+        let effects = match self.home.drop_table(&table) {
             Ok(effects) => effects,
             Err(error) => return self.tell(client, Err(error)),
         };
@@ -124,8 +122,7 @@ impl Control {
 
     /// Gives up a server that never comes back.
     pub(super) fn forget(&mut self, client: ClientId, name: &str, living: Option<u64>) {
-        let forgotten = self.writer_name(client).and_then(|_| self.home.forget(name, living));
-        match forgotten {
+        match self.home.forget(name, living) {
             Ok((tables, extents, effects)) => {
                 let answer = ServerResponse::Forgotten { tables: tables.clone(), extents };
                 self.remove_tables(client, tables, answer);
@@ -167,9 +164,6 @@ impl Control {
         extents: &[(u32, u32)],
         unused: &[u32],
     ) {
-        if let Err(error) = self.writer_name(client) {
-            return self.tell(client, Err(error));
-        }
         let (held, effects) = self.home.hold(client, load, extents, unused);
         let is_of = |effect: &Effect| match effect {
             Effect::SavePart(part) => part.client == Some(client),
@@ -267,21 +261,22 @@ impl Control {
             Ok(key) if !is_there => {
                 // Its load was given up meanwhile.
                 self.ask_mover(client, Command::Revoke(client, number, key));
-                Err(refused("the load was given up"))
+                Err(given_up())
             }
             Ok(key) => {
                 let bytes = waiting.map_or(0, |(_, bytes)| bytes);
                 Ok(ServerResponse::Extent { number, bytes, key: key.encode().to_vec() })
             }
             Err(error) => {
+                let error = error.to_string();
                 if !is_there {
                     self.home.freed(number);
                 }
                 if let Some((load, _)) = waiting {
-                    let effects = self.home.abort(client, load);
+                    let effects = self.home.abort(client, load, &error);
                     self.act(effects);
                 }
-                Err(refused(&error.to_string()))
+                Err(refused(&error))
             }
         };
         if waiting.is_some() {
@@ -304,8 +299,8 @@ impl Control {
                 drop(slab);
                 self.home.freed(number);
                 if waiting.is_some() {
-                    let given_up = Err(refused("the load was given up"));
-                    self.tell_waiting(client, &|of| matches!(of, Waiting::Seal { .. }), given_up);
+                    let is_seal = |of: &Waiting| matches!(of, Waiting::Seal { .. });
+                    self.tell_waiting(client, &is_seal, Err(given_up()));
                 }
             }
         }
@@ -325,7 +320,7 @@ impl Control {
             drop(sealed);
             self.home.freed(number);
             if load.is_some() {
-                self.tell(client, Err(refused("the load was given up")));
+                self.tell(client, Err(given_up()));
             }
             return;
         }
@@ -342,11 +337,16 @@ impl Control {
                 }
             }
             (Ok(()), None) => {}
-            (Err(_), _) => {
-                let effects = self.home.abort(client, load);
+            (Err(error), _) => {
+                let effects = self.home.abort(client, load, &error.to_string());
                 self.act(effects);
             }
         }
         self.tell(client, sealed.map(|()| ServerResponse::Done));
     }
+}
+
+/// The answer to a request of a load that has ended meanwhile.
+fn given_up() -> PoolError {
+    PoolError::GivenUp { reason: "while a request of it was under way".into() }
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use super::{LoadState, Then};
 use crate::access::LoadMode;
 use crate::error::PoolError;
-use crate::home::saving::{LoadOutcome, PreparedVersion};
+use crate::home::saving::PreparedVersion;
 use crate::home::{ClientId, Effect, Home};
 use crate::manifest::Strip;
 use crate::pointer::ExtentId;
@@ -57,7 +57,7 @@ impl Home {
                 arriving.replaced.extend(strips);
                 (Ok(()), vec![])
             }
-            Err(error) => (Err(self.reason_of(load, error)), self.abort(client, load)),
+            Err(error) => self.refuse_strips(client, load, error),
         }
     }
 
@@ -78,7 +78,7 @@ impl Home {
         match self.take_strips(client, load, writer, strips) {
             Ok(()) if last => self.settle(load, writer, Then::Continues),
             Ok(()) => (Ok(None), vec![]),
-            Err(error) => (Err(self.reason_of(load, error)), self.abort(client, load)),
+            Err(error) => self.refuse_strips(client, load, error),
         }
     }
 
@@ -97,7 +97,7 @@ impl Home {
 
     /// A version of a load that goes on could not be saved.
     pub(in crate::home) fn cannot_go_on(&mut self, load: u64, reason: &str) -> Vec<Effect> {
-        self.give_up_since(load, reason.to_owned())
+        self.give_up(load, reason.to_owned())
     }
 
     /// Publishes, or saves, what has been handed in; the load goes on.
@@ -124,7 +124,7 @@ impl Home {
             Ok(prepared) => PreparedVersion { goes_on: true, ..prepared },
             Err(error) => {
                 self.loads.insert(load, state);
-                let effects = self.give_up_since(load, error.to_string());
+                let effects = self.give_up(load, error.to_string());
                 return (Err(error), effects);
             }
         };
@@ -142,13 +142,5 @@ impl Home {
         let (version, mut effects) = self.decide(load, prepared, &there);
         effects.extend(gone.into_iter().map(|gone| self.free(gone)));
         (Ok(version), effects)
-    }
-
-    /// The reason why a load was given up, if it is known better than by an error.
-    pub(super) fn reason_of(&self, load: u64, error: PoolError) -> PoolError {
-        match self.outcomes.get(&load) {
-            Some(LoadOutcome::Failed(_, reason)) => PoolError::Refused { reason: reason.clone() },
-            _ => error,
-        }
     }
 }

@@ -207,14 +207,14 @@ impl Work {
         });
     }
 
-    pub(super) fn give_up_writing(&mut self, at: usize, load: u64) {
+    pub(super) fn give_up_writing(&mut self, at: usize, load: u64, reason: &str) {
         let served = &mut self.ends[at];
+        let reason = if reason.is_empty() { "another of its writers has ended" } else { reason };
         self.writes.retain_mut(|write| {
             let given_up = write.queue.at == at && write.queue.load == load;
             if given_up {
                 served.forget(write);
-                let reason = "it was given up, since another of its writers failed".into();
-                write.queue.fail(PoolError::Refused { reason });
+                write.queue.fail(PoolError::GivenUp { reason: reason.into() });
             }
             !given_up
         });
