@@ -12,7 +12,7 @@ use pool::manifest::Strip;
 use pool::wire::{COMMIT_STRIPS_MAX, ClientRequest, ServerResponse, StatementId};
 
 use super::placement::StripPlacement;
-use super::transfer::{QueuedStrip, WriteQueue};
+use super::transfer::{LoadName, QueuedStrip, WriteQueue};
 use super::{Connected, unexpected};
 
 /// Blocks in one message of a commit at most, so that the message is as large as one may be.
@@ -28,14 +28,10 @@ pub(super) struct LoadHandle(Arc<OpenLoad>);
 
 struct OpenLoad {
     connected: Arc<Connected>,
-    /// The server that has the table.
-    at: usize,
     /// The servers that strips go to, that of the table first, with their numbers in pointers.
     servers: Vec<(usize, u16)>,
-    number: u64,
+    name: LoadName,
     placement: StripPlacement,
-    /// The statement that has begun it.
-    snapshot: StatementId,
     /// Whether a writer has committed, or the load was given up: then its last handle says nothing.
     settled: AtomicBool,
     /// What has failed here first.
@@ -50,23 +46,15 @@ impl LoadHandle {
         snapshot: StatementId,
         placement: StripPlacement,
     ) -> Self {
-        let (settled, failure, at) = (AtomicBool::new(false), OnceLock::new(), servers[0].0);
-        Self(Arc::new(OpenLoad {
-            connected,
-            at,
-            servers,
-            number,
-            placement,
-            snapshot,
-            settled,
-            failure,
-        }))
+        let (settled, failure) = (AtomicBool::new(false), OnceLock::new());
+        let name = LoadName { home: servers[0].0, number, snapshot };
+        Self(Arc::new(OpenLoad { connected, servers, name, placement, settled, failure }))
     }
 }
 
 impl fmt::Debug for LoadHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LoadHandle({})", self.0.number)
+        write!(f, "LoadHandle({})", self.0.name.number)
     }
 }
 
@@ -75,7 +63,7 @@ impl OpenLoad {
         self.settled.store(true, Ordering::Relaxed);
         let reason = self.failure.get().map_or("", String::as_str);
         for (at, _) in &self.servers {
-            self.connected.worker.abort(*at, self.number, reason);
+            self.connected.worker.abort(*at, self.name.number, reason);
         }
     }
 
@@ -90,8 +78,8 @@ impl OpenLoad {
         if !matches!(error, PoolError::GivenUp { .. }) {
             return error;
         }
-        let request = ClientRequest::Outcome { load: self.number, snapshot: self.snapshot };
-        match self.connected.remotes[self.at].call(&request) {
+        let request = self.name.outcome();
+        match self.connected.remotes[self.name.home].call(&request) {
             Err(known @ PoolError::GivenUp { .. }) => known,
             _ => error,
         }
@@ -101,8 +89,8 @@ impl OpenLoad {
     /// Where the answer to a last part was lost, the server is asked again over a new connection:
     /// it may have let the version appear.
     fn outcome(&self, answer: Result<ServerResponse, PoolError>) -> Result<(), PoolError> {
-        let remote = &self.connected.remotes[self.at];
-        let request = ClientRequest::Outcome { load: self.number, snapshot: self.snapshot };
+        let remote = &self.connected.remotes[self.name.home];
+        let request = self.name.outcome();
         let (mut answer, begun) = (answer, Instant::now());
         loop {
             match answer {
@@ -128,7 +116,7 @@ impl OpenLoad {
         lost: PoolError,
         begun: Instant,
     ) -> Result<(), PoolError> {
-        let remote = &self.connected.remotes[self.at];
+        let remote = &self.connected.remotes[self.name.home];
         while begun.elapsed() < ASKED_AGAIN {
             match remote.ask_anew(&self.connected.options, request) {
                 Ok(ServerResponse::Committed { .. }) => return Ok(()),
@@ -156,7 +144,7 @@ impl Loading for LoadHandle {
         self.check()?;
         let mut queues = Vec::with_capacity(self.0.servers.len());
         for (at, server) in &self.0.servers {
-            queues.push(Arc::new(WriteQueue::new(*at, *server, self.0.number, waker.clone())));
+            queues.push(Arc::new(WriteQueue::new(*at, *server, self.0.name, waker.clone())));
         }
         queues.iter().for_each(|queue| self.0.connected.worker.write(queue));
         let load = Arc::clone(&self.0);
@@ -341,7 +329,8 @@ impl Writer {
 
     /// Sends strips, those that are replaced first, in messages of a bounded size.
     fn send(&mut self, mut strips: Vec<(u32, Strip)>, then: Then) -> Result<(), PoolError> {
-        let (remote, load) = (&self.load.connected.remotes[self.load.at], self.load.number);
+        let (remote, load) =
+            (&self.load.connected.remotes[self.load.name.home], self.load.name.number);
         let writer = self.worker;
         let mut replaced = std::mem::take(&mut self.replaced);
         while !replaced.is_empty() {

@@ -38,7 +38,7 @@ pub(super) struct Remote {
     pub(super) kind: FabricKind,
     control: Mutex<Attachment>,
     /// Why it is gone.
-    lost: Mutex<Option<String>>,
+    lost: Mutex<Option<PoolError>>,
 }
 
 /// The data connection with a server.
@@ -242,19 +242,22 @@ impl Remote {
 
     /// The error of a server that is gone.
     pub(super) fn lost(&self) -> Option<PoolError> {
-        let reason = locked(&self.lost).clone()?;
-        Some(PoolError::Lost { server: self.name.clone(), reason })
+        locked(&self.lost).clone()
     }
 
     /// The server is gone; the first reason counts.
     pub(super) fn lose(&self, reason: String) -> PoolError {
+        self.end(PoolError::Lost { server: self.name.clone(), reason })
+    }
+
+    /// The connections have ended by this error; the first one counts.
+    pub(super) fn end(&self, error: PoolError) -> PoolError {
         let mut lost = locked(&self.lost);
         if lost.is_none() {
             // A statement that needs the server fails, and says so.
-            tracing::debug!("memory server '{}' is gone: {reason}", self.name);
+            tracing::debug!("the connection with a memory server has ended: {error}");
         }
-        let reason = lost.get_or_insert(reason).clone();
-        PoolError::Lost { server: self.name.clone(), reason }
+        lost.get_or_insert(error).clone()
     }
 }
 

@@ -8,6 +8,7 @@ use fabric::RemoteKey;
 use pool::PoolError;
 use pool::access::{BlockRange, EncodedStrip};
 use pool::manifest::Strip;
+use pool::wire::{ClientRequest, StatementId};
 
 use super::locked;
 
@@ -120,13 +121,30 @@ pub(super) struct QueuedStrip {
     pub(super) strip: EncodedStrip,
 }
 
+/// Where a load is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LoadName {
+    /// The server that has the table.
+    pub(super) home: usize,
+    pub(super) number: u64,
+    /// The statement that has begun it.
+    pub(super) snapshot: StatementId,
+}
+
+impl LoadName {
+    /// The question for its outcome.
+    pub(super) fn outcome(self) -> ClientRequest {
+        ClientRequest::Outcome { load: self.number, snapshot: self.snapshot }
+    }
+}
+
 /// The strips that a writer has given away.
 #[derive(Debug)]
 pub(super) struct WriteQueue {
     /// The server, its number in pointers, and the load.
     pub(super) at: usize,
     pub(super) server: u16,
-    pub(super) load: u64,
+    pub(super) load: LoadName,
     waker: Waker,
     state: Mutex<Writes>,
 }
@@ -155,7 +173,7 @@ struct Writes {
 }
 
 impl WriteQueue {
-    pub(super) fn new(at: usize, server: u16, load: u64, waker: Waker) -> Self {
+    pub(super) fn new(at: usize, server: u16, load: LoadName, waker: Waker) -> Self {
         Self { at, server, load, waker, state: Mutex::default() }
     }
 

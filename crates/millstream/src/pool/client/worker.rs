@@ -5,7 +5,7 @@
 
 mod writing;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -21,7 +21,7 @@ use pool::access::BlockRange;
 use pool::wire::{ClientRequest, READ_BYTES_MAX};
 
 use super::remote::{End, Remote};
-use super::transfer::{ReadQueue, WriteQueue};
+use super::transfer::{LoadName, ReadQueue, WriteQueue};
 use super::{locked, unexpected};
 use writing::{Staging, Write};
 
@@ -252,8 +252,22 @@ impl Work {
         others.for_each(|(_, served)| served.say(&ClientRequest::Beat));
         let served = &mut self.ends[at];
         let _ = served.remote.call(&ClientRequest::Beat);
-        served.remote.lose(reason);
-        served.end();
+        match self.given_up(at) {
+            Some(error) => self.ends[at].remote.end(error),
+            None => self.ends[at].remote.lose(reason),
+        };
+        self.ends[at].end();
+    }
+
+    /// The error of a load that writes to a server and was given up by another node: the server
+    /// refuses what is on its way into its extents.
+    fn given_up(&self, at: usize) -> Option<PoolError> {
+        let loads: BTreeSet<LoadName> =
+            self.writes.iter().filter_map(|write| write.load_on(at)).collect();
+        loads.into_iter().find_map(|load| {
+            let error = self.ends[load.home].remote.call(&load.outcome()).err()?;
+            matches!(error, PoolError::GivenUp { .. }).then_some(error)
+        })
     }
 
     /// Ends a lease when no read of its blocks is on its way to any server: these may take away

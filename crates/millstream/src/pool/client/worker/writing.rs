@@ -16,7 +16,7 @@ use pool::pointer::{BLOCK_ALIGN, ExtentId, Pointer};
 use pool::wire::{ClientRequest, ServerResponse};
 
 use super::super::remote::Remote;
-use super::super::transfer::{QueuedStrip, WriteQueue};
+use super::super::transfer::{LoadName, QueuedStrip, WriteQueue};
 use super::super::unexpected;
 use super::{Operation, Served, Work};
 
@@ -100,6 +100,11 @@ impl Write {
         Arc::as_ptr(&self.queue).addr() as u64
     }
 
+    /// Its load, if its strips go to this server.
+    pub(super) fn load_on(&self, at: usize) -> Option<LoadName> {
+        (self.queue.at == at && !self.queue.is_over()).then_some(self.queue.load)
+    }
+
     /// Requests an extent for the blocks of a strip that do not fit where the last ones lie, so
     /// that the strip has its places on this server as a whole, or none.
     ///
@@ -165,7 +170,7 @@ impl Write {
     fn grant(&mut self, remote: &Remote, needed: u32) -> Result<Filling, PoolError> {
         let needed = needed.checked_next_multiple_of(EXTENT_STEP).unwrap_or(needed);
         let ask = |bytes: u32| {
-            let (load, part) = (self.queue.load, self.queue.server != 0);
+            let (load, part) = (self.queue.load.number, self.queue.server != 0);
             let request = ClientRequest::Grant { load, bytes, part };
             match remote.call(&request)? {
                 ServerResponse::Extent { number, bytes, key } => {
@@ -211,7 +216,7 @@ impl Work {
         let served = &mut self.ends[at];
         let reason = if reason.is_empty() { "another of its writers has ended" } else { reason };
         self.writes.retain_mut(|write| {
-            let given_up = write.queue.at == at && write.queue.load == load;
+            let given_up = write.queue.at == at && write.queue.load.number == load;
             if given_up {
                 served.forget(write);
                 write.queue.fail(PoolError::GivenUp { reason: reason.into() });
@@ -230,7 +235,7 @@ impl Work {
         let Some(found) = found else { return };
         let Filling { number, key, used, crc, .. } = write.finishing.swap_remove(found);
         served.end.endpoint.release(key);
-        let load = write.queue.load;
+        let load = write.queue.load.number;
         let request = ClientRequest::Seal { load, extent: number, used, crc };
         if let Err(error) = served.remote.call(&request) {
             write.queue.fail(error);
@@ -249,6 +254,11 @@ impl Served {
                 match result {
                     Ok(()) => {}
                     Err(PostError::Full) => return Ok(()),
+                    Err(error @ PostError::Closed) => {
+                        // Why is found out where all learn of it.
+                        self.failed.get_or_insert_with(|| error.to_string());
+                        return Ok(());
+                    }
                     Err(error) => {
                         let reason = format!("a block cannot be written: {error}");
                         return Err(PoolError::Refused { reason });
