@@ -171,6 +171,38 @@ fn an_older_file_of_a_table_does_not_come_back_when_the_table_is_dropped() {
 }
 
 #[test]
+fn all_files_of_a_damaged_table_go_when_it_is_dropped() {
+    // Where one is whole nobody knows whether it was the newer one.
+    for damaged in [&["0.table", "7.table"][..], &["0.table"], &["7.table"]] {
+        let dir = Dir::new();
+        two_tables(&dir);
+        std::fs::copy(dir.0.join("0.table"), dir.0.join("7.table")).unwrap();
+        damaged.iter().for_each(|file| damage(&dir.0.join(file), 300));
+        for is_dropped in [false, true] {
+            let server = serve(Some(&dir.0));
+            let client = client(server.address(), FabricKind::Shm);
+            if is_dropped {
+                client.drop_table("a").unwrap();
+                let gone = sums(&client, "a").unwrap_err();
+                assert!(matches!(gone, PoolError::NoTable { .. }), "{gone}");
+                load(&client, "a", LoadMode::Create, 0..5).unwrap();
+                continue;
+            }
+            let error = sums(&client, "a").unwrap_err().to_string();
+            assert!(error.contains("0.table") && error.contains("7.table"), "{error}");
+            assert_eq!(client.stat().unwrap()[0].damaged, 1);
+            let listed = client.tables().unwrap();
+            let listed = listed.iter().map(|of| (of.name.as_str(), of.damaged));
+            assert_eq!(listed.collect::<Vec<_>>(), [("a", true), ("b", false)]);
+        }
+        let server = serve(Some(&dir.0));
+        let reader = client(server.address(), FabricKind::Shm);
+        assert_eq!(sums(&reader, "a").unwrap(), (1, 5, 10));
+        assert_eq!(sums(&reader, "b").unwrap(), (1, 100_000, below(100_000)));
+    }
+}
+
+#[test]
 fn a_directory_has_one_server_of_one_user_with_enough_memory() {
     let dir = Dir::new();
     two_tables(&dir);

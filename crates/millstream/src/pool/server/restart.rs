@@ -43,15 +43,17 @@ pub(super) struct Found {
     pub(super) parts: Vec<HeldPart>,
     /// By extent of these: its memory, its used bytes and their checksum.
     extents: HashMap<u32, FoundExtent>,
-    damaged: Vec<DamagedTable>,
+    /// By table.
+    damaged: BTreeMap<String, Damage>,
     /// No file has this number of an extent or a higher one, or names it.
     next_extent: u32,
 }
 
-/// A table that is damaged.
-struct DamagedTable {
-    table: String,
-    reason: String,
+/// The damage of a table.
+#[derive(Default)]
+struct Damage {
+    /// What is wrong with each of its files that is.
+    reasons: Vec<String>,
     /// The other servers that have parts of it, as far as that can be read.
     holders: Vec<ExtentHolder>,
 }
@@ -91,10 +93,11 @@ pub(super) fn read(
         versions: Vec::new(),
         parts: Vec::new(),
         extents: HashMap::new(),
-        damaged: Vec::new(),
+        damaged: BTreeMap::new(),
         next_extent: 0,
     };
-    let entries = directory.entries()?;
+    let mut entries = directory.entries()?;
+    entries.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
     let (mut saved, mut parts) = (BTreeMap::new(), Vec::new());
     for (entry, name) in entries {
         match &entry {
@@ -106,7 +109,10 @@ pub(super) fn read(
             Entry::Unfinished => directory.remove(&name)?,
         }
     }
-    let saved: Vec<(SavedVersion, Vec<u32>)> = saved.into_values().collect();
+    let (damaged, saved) =
+        saved.into_values().partition(|(of, _)| found.damaged.contains_key(&of.manifest.table));
+    found.leave_unread(damaged);
+    let saved: Vec<(SavedVersion, Vec<u32>)> = saved;
     let held = parts.iter().flat_map(|(part, _): &(HeldPart, Vec<u32>)| &part.extents);
     let held: u64 = held.map(|(_, used)| memory_of(*used)).sum();
     let needed = held + saved.iter().map(|(version, _)| bytes_of(version)).sum::<u64>();
@@ -169,11 +175,24 @@ impl Found {
             }
             Err((table, reason)) => {
                 let table = table.unwrap_or_else(|| format!("file {name}"));
-                self.files.tables.entry(table.clone()).or_insert(number);
-                self.damage(table, format!("{name}: {reason}"), vec![]);
+                // A whole file of it stays where it is known.
+                self.files.damaged.entry(table.clone()).or_default().insert(number);
+                self.damaged.entry(table).or_default().reasons.push(format!("{name}: {reason}"));
             }
         }
         Ok(())
+    }
+
+    /// Versions of tables of which another file cannot be read: nobody knows which one was the
+    /// newest. Their files go with the tables, and no file of an extent goes before.
+    fn leave_unread(&mut self, versions: Vec<(SavedVersion, Vec<u32>)>) {
+        for (version, _) in versions {
+            let manifest = &version.manifest;
+            let file = self.files.tables.get(&manifest.table);
+            let name = file.map_or_else(String::new, |number| Entry::Table(*number).name());
+            let reason = format!("{name} has version {} of it", manifest.version);
+            self.damage(manifest.table.clone(), reason, manifest.holders.clone());
+        }
     }
 
     /// Reads the file of what is held for another server.
@@ -209,8 +228,10 @@ impl Found {
     }
 
     fn damage(&mut self, table: String, reason: String, holders: Vec<ExtentHolder>) {
-        self.files.damaged.insert(table.clone());
-        self.damaged.push(DamagedTable { table, reason, holders });
+        self.files.damage(&table, None);
+        let damage = self.damaged.entry(table).or_default();
+        damage.reasons.push(reason);
+        damage.holders.extend(holders);
     }
 
     /// Publishes extents, which have been read.
@@ -340,7 +361,8 @@ pub(super) fn restore(
     }
     // Extents that are left belong to records that do not agree.
     found.files.extents.retain(|number, _| !found.extents.contains_key(number));
-    for DamagedTable { table, reason, holders } in found.damaged {
+    for (table, Damage { reasons, holders }) in found.damaged {
+        let reason = reasons.join("; ");
         tracing::error!("table '{table}' is damaged: {reason}");
         home.set_damaged(&table, reason, &holders);
     }
@@ -479,7 +501,7 @@ mod tests {
             let (home, extents, files) = restore(home, fabrics, found).unwrap();
             let tables = home.tables().into_iter().map(|table| (table.name, table.damaged));
             assert_eq!(tables.collect::<Vec<_>>(), [("a".into(), false), ("b".into(), true)]);
-            assert!(files.damaged.contains("b") && files.lost_parts);
+            assert!(files.damaged.contains_key("b") && files.lost_parts);
             let keys = [3, 4, 5].map(|number| extents.key(number, FabricKind::Tcp).is_some());
             assert_eq!(keys, [true, false, false], "what is not counted is not there");
             assert_eq!(home.stat().extents, 1);

@@ -47,20 +47,32 @@ pub(super) enum StoreTask {
 /// The content of the directory.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// By table: the number of its file.
+    /// By table that is not damaged: the number of its file.
     pub(super) tables: BTreeMap<String, u64>,
     /// By extent: its checksum.
     pub(super) extents: HashMap<u32, u32>,
     /// The number of the next table's file.
     pub(super) next: u64,
-    /// Tables that are damaged.
-    pub(super) damaged: BTreeSet<String>,
+    /// By table that is damaged: the numbers of all files that name it.
+    pub(super) damaged: BTreeMap<String, BTreeSet<u64>>,
     /// Whether a part, or an extent of one, could not be read: the server that has the table tells
     /// what that means when it claims the extent.
     pub(super) lost_parts: bool,
 }
 
 impl Files {
+    /// A table is damaged, by this file of it or by another one.
+    pub(super) fn damage(&mut self, table: &str, file: Option<u64>) {
+        let files = self.damaged.entry(table.to_owned()).or_default();
+        files.extend(file.into_iter().chain(self.tables.remove(table)));
+    }
+
+    /// The files that name a table.
+    fn of(&self, table: &str) -> Vec<u64> {
+        let damaged = self.damaged.get(table).into_iter().flatten();
+        self.tables.get(table).into_iter().chain(damaged).copied().collect()
+    }
+
     /// Removes files of extents that no table or part has, and no file names. Where a table or a
     /// part could not be read it is not known which those are, and all are left.
     ///
@@ -303,13 +315,18 @@ impl Work {
     }
 
     fn drop_table(&mut self, table: &str) -> Result<(), String> {
-        let Some(file) = self.files.tables.get(table) else { return Ok(()) };
-        // A restart has the table again while its file is there, and wants its parts.
-        let removed = self.directory.remove(&Entry::Table(*file).name());
-        removed.map_err(|error| self.breaks(&error))?;
+        let files = self.files.of(table);
+        if files.is_empty() {
+            return Ok(());
+        }
+        // A restart has the table again while a file of it is there, and wants its parts.
+        for file in files {
+            let removed = self.directory.remove(&Entry::Table(file).name());
+            removed.map_err(|error| self.breaks(&error))?;
+        }
         self.files.tables.remove(table);
         self.sync()?;
-        let was_damaged = self.files.damaged.remove(table);
+        let was_damaged = self.files.damaged.remove(table).is_some();
         let is_named = |number: u32| self.is_named(number);
         if was_damaged
             && self.broken.is_none()
@@ -477,11 +494,17 @@ mod tests {
             // The damaged table has the second.
             bed.work.files.extents.remove(&2);
             bed.work.files.tables.insert("d".into(), 0);
-            bed.work.files.damaged = others.into_iter().chain(["d"]).map(str::to_owned).collect();
+            bed.work.files.damage("d", Some(3));
+            others.into_iter().for_each(|other| bed.work.files.damage(other, Some(4)));
             bed.work.files.lost_parts = lost_parts;
-            bed.work.directory.replace(Entry::Table(0), b"?").unwrap();
+            for file in [0, 3, 4] {
+                bed.work.directory.replace(Entry::Table(file), b"?").unwrap();
+            }
             bed.work.drop_table("d").unwrap();
-            assert!(!bed.is_there(Entry::Table(0)));
+            assert_eq!(
+                [0, 3, 4].map(|file| bed.is_there(Entry::Table(file))),
+                [false, false, true]
+            );
             assert_eq!(bed.extents(), left);
         }
     }
