@@ -17,6 +17,14 @@ one_process() {
   [ "$(wc -l <<<"$expected")" -gt 1000 ] || die "$query gives too few rows"
 }
 
+# The job whose rows are the same by every exchange: `job_by merge|shuffle|uppar|broadcast`.
+job_by() {
+  local job=tests/exchanges/exchanges.sql
+  # The groups of a broadcast join are shuffled.
+  echo "SET millstream.exchange = '${1/broadcast/shuffle}';"
+  if [ "$1" = broadcast ]; then cat "$job"; else sed 's|/[*]+[^*]*[*]/||' "$job"; fi
+}
+
 # Runs a command whose rows have to be those of one process.
 compare() {
   local rows

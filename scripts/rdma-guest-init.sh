@@ -52,8 +52,9 @@ rdma link add rxe1 type rxe netdev va || finish 93
 rdma link add rxe2 type rxe netdev vb || finish 94
 
 rc=0
-if [ -f /only-pool ]; then
-  . /pool.sh
+if [ -f /only ]; then
+  read -r only </only
+  . /$only.sh
   finish $rc
 fi
 filter=
@@ -114,6 +115,8 @@ for devices in rxe0 rxe1,rxe2; do
     is_expected ysb /run/ysb.csv
   done
 done
+
+. /exchanges.sh
 
 # A queue pair that breaks: no packet of the devices finds the other for longer than they try (33 ms, seven times). The job
 # goes on over another one, and the rows are those of one process.

@@ -42,6 +42,16 @@ for line in sys.stdin:
       compare "$mpirun" "${options[@]}" "$millstream" run "$query" --format csv --fabric "$fabric"
       tried=$((tried + 1))
     done
+    for exchange in merge shuffle uppar broadcast; do
+      job_by "$exchange" >"$recovery/job.sql"
+      one_process "$recovery/job.sql"
+      for nodes in 2 3 4; do
+        say "mpirun.$flavour, mpi, $nodes processes by $exchange"
+        compare "$mpirun" "${options[@]/4/$nodes}" "$millstream" run "$query" --workers 1 --format csv --fabric mpi
+        tried=$((tried + 1))
+      done
+    done
+    one_process
     say "mpirun.$flavour, the conformance suite"
     MPI_TEST_DIRECTORY=$(mktemp -d)
     export MPI_TEST_DIRECTORY

@@ -3,22 +3,25 @@
 # Debian's kernel in QEMU, makes Soft-RoCE devices in it (scripts/rdma-guest-init.sh) and runs the test
 # binary there. Proves that the code works with libibverbs and the kernel; says nothing about speed.
 #
-#   scripts/test-rdma.sh            all tests, and then the engine
-#   scripts/test-rdma.sh --pool     a memory server and its clients alone
-#   scripts/test-rdma.sh NAME       those tests of the transport whose name contains NAME
+#   scripts/test-rdma.sh              all tests, and then the engine
+#   scripts/test-rdma.sh --pool       a memory server and its clients alone
+#   scripts/test-rdma.sh --exchanges  one job by every exchange alone
+#   scripts/test-rdma.sh NAME         those tests of the transport whose name contains NAME
 #
 # What is downloaded and built is kept in $CARGO_TARGET_DIR/rdma-guest. Where the guest cannot be had the
 # script says NOT RUN and why, and its status is 77.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/apt.sh"
+source "$(dirname "$0")/launched.sh"
 cd "$root"
 
 guest=$CARGO_TARGET_DIR/rdma-guest
 limit_s=${MILLSTREAM_RDMA_LIMIT_S:-1800}
 filter=${1:-}
-only_pool=
-[ "$filter" != --pool ] || only_pool=1 filter=
+# A part of the engine, without the tests of the transport.
+only=
+case $filter in --pool | --exchanges) only=${filter#--} filter= ;; esac
 mkdir -p "$guest"
 
 what="the tests of real RDMA verbs"
@@ -58,7 +61,7 @@ release=$(ls "$kernel/lib/modules")
 
 # --- tests --------------------------------------------------------------------------------------------
 tests=()
-if [ -z "$only_pool" ]; then
+if [ -z "$only" ]; then
   say "building the tests"
   # By workspace, as all tests: other features would compile much of it a second time.
   targets=(--workspace --test verbs)
@@ -89,7 +92,8 @@ mkdir -p "$files"/{bin,tests,modules,etc/libibverbs.d}
 chmod 755 "$files"
 install -m 755 scripts/rdma-guest-init.sh "$files/init"
 install -m 644 scripts/rdma-guest-pool.sh "$files/pool.sh"
-[ -z "$only_pool" ] || touch "$files/only-pool"
+install -m 644 scripts/rdma-guest-exchanges.sh "$files/exchanges.sh"
+[ -z "$only" ] || echo "$only" >"$files/only"
 cp "$(command -v busybox)" "$files/bin/busybox"
 ln -s busybox "$files/bin/sh"
 cp "$(command -v ip || echo /sbin/ip)" "$files/bin/ip"
@@ -98,7 +102,7 @@ for test in "${tests[@]}"; do
   install -m 755 -s "$test" "$files/tests/$(basename "$test" | sed 's/-[0-9a-f]*$//')"
 done
 programs=("$files/bin/ip" "$files/bin/rdma")
-[ -n "$only_pool" ] || programs+=("$files"/tests/*)
+[ -n "$only" ] || programs+=("$files"/tests/*)
 if [ -n "$filter" ]; then
   echo "$filter" >"$files/filter"
 else
@@ -108,6 +112,10 @@ else
   cp examples/*.sql "$files/examples/"
   cp examples/data/flights.parquet "$files/examples/data/"
   cp examples/expected/flights.csv "$files/examples/expected/"
+  mkdir "$files/exchanges"
+  for exchange in merge shuffle uppar broadcast; do
+    job_by "$exchange" >"$files/exchanges/$exchange.sql"
+  done
   programs+=("$files/bin/millstream")
 fi
 # Without this file there are no devices, and no error either.

@@ -8,6 +8,7 @@ mod chains;
 mod e2e;
 mod early;
 mod errors;
+mod exchanges;
 mod failures;
 mod frames;
 mod hostile;
