@@ -393,7 +393,7 @@ mod tests {
     use crate::workload::Workload;
 
     #[test]
-    fn windows_end_at_the_stated_pace_whatever_the_rate() {
+    fn windows_end_as_often_as_stated_whatever_the_rate() {
         let windows = Workload::ALL.into_iter().filter_map(Workload::window);
         let mut tried = 0;
         for window in windows {

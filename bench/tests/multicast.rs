@@ -54,7 +54,7 @@ fn every_way_reaches_every_instance_and_is_reported() {
     let adaptive = measured.dynamic.iter().filter(|run| run.way == Way::Adaptive).count();
     assert!(adaptive > 1 && measured.dynamic.len() == 2 * adaptive, "two ways in turns");
     // Six sizes, five waits, and who moves a frame; three ways of two applications.
-    assert_eq!((measured.slices.len(), measured.applications.len()), (11, 6));
+    assert_eq!((measured.slices.len(), measured.applications.len()), (12, 6));
     assert!(measured.applications.iter().all(|point| point.rows > 0 && point.bytes_sent > 0));
     let report = report(&plan, &measured, 5).unwrap();
     let json = report.json();

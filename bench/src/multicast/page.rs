@@ -235,7 +235,8 @@ fn slices(measured: &Measured) -> ReportSection {
         text: vec![
             "Rows leave when there are so many bytes of them (MMS), or when the first has waited \
              so long (WTL); latency is that at half of the throughput. The sender writes frames, \
-             or receivers read them; nothing sends rows by SEND. Requests have no event time here."
+             or receivers read them, each from a ring of its own or all from one region of the \
+             sender (W3); nothing sends rows by SEND. Requests have no event time here."
                 .into(),
         ],
         bars: vec![],

@@ -16,9 +16,10 @@ const WTL_MS: [u64; 5] = [1, 3, 5, 10, 30];
 const MMS_USUAL: u64 = 256 << 10;
 const WTL_USUAL: u64 = 1;
 
-/// The end that moves a frame: the sender writes it, or the receiver reads it. Rows are not sent
-/// two-sided: `bench wire` has messages that are.
-const MODES: [&str; 2] = ["write", "read"];
+/// The end that moves a frame: the sender writes it, or the receiver reads it, from a ring of its
+/// own or from one region of the sender for all (W3). Rows are not sent two-sided: `bench wire` has
+/// messages that are.
+const MODES: [&str; 3] = ["write", "read", "region"];
 
 /// One value of one sweep.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,7 +85,7 @@ mod tests {
             |wanted: fn(&(u64, u64, &str)) -> bool| values.iter().filter(|v| wanted(v)).count();
         assert_eq!(of(|v| v.1 == 1 && v.2 == "write"), MMS_BYTES.len());
         assert_eq!(of(|v| v.0 == 1 << 20 && v.2 == "write"), WTL_MS.len());
-        assert_eq!(of(|v| v.2 == "read"), 1);
-        assert_eq!(values.len(), MMS_BYTES.len() + WTL_MS.len());
+        assert_eq!([of(|v| v.2 == "read"), of(|v| v.2 == "region")], [1, 1]);
+        assert_eq!(values.len(), MMS_BYTES.len() + WTL_MS.len() + 1);
     }
 }
