@@ -35,7 +35,7 @@ mod typed;
 
 pub use encoder::MessageEncoder;
 pub use typed::TYPED_OPTIONS;
-use typed::{TypedFormat, TypedMessages};
+use typed::{AVRO_CONFLUENT, PROTOBUF_CONFLUENT, TypedFormat, TypedMessages};
 
 /// Options of the formats of messages, of which 'csv.header' is none: a message has no header.
 pub const MESSAGE_OPTIONS: [OptionSpec; 5] = {
@@ -481,15 +481,22 @@ impl Read for PushedBytes {
     }
 }
 
-/// Refuses a table of messages that does not say its format.
+/// The formats that messages have.
+const FORMATS: [&str; 6] = ["csv", "json", "avro", AVRO_CONFLUENT, "protobuf", PROTOBUF_CONFLUENT];
+
+/// Refuses a table of messages that does not say its format, or names another than they have.
 ///
 /// # Errors
-/// When it does not.
+/// When that is so.
 pub fn require_format(options: OptionReader<'_>) -> Result<(), ConnectorError> {
-    match options.text("format") {
-        Some(_) => Ok(()),
-        None => Err(refuse("format", "is missing", Some("write 'format' = 'json'".into()))),
+    let name = options.required("format", "write 'format' = 'json'")?;
+    if name.eq_ignore_ascii_case("debezium-json") {
+        let message = "a change of Debezium is read as a row that says what has changed";
+        let hint = "write 'format' = 'json', and columns `op`, `before` and `after`: \
+                    docs/connectors.md";
+        return Err(refuse("format", message, Some(hint.into())));
     }
+    options.choice("format", &FORMATS).map(|_| ())
 }
 
 #[cfg(test)]

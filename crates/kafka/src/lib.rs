@@ -32,6 +32,7 @@ mod keys;
 mod late_registry;
 mod properties;
 mod reader;
+mod security;
 mod settings;
 mod sink;
 mod source;

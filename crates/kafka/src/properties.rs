@@ -5,6 +5,8 @@ use dataflow::connector::Options;
 use dataflow::error::ConnectorError;
 use rdkafka::ClientConfig;
 
+use crate::security;
+
 /// What the options of properties begin with.
 pub(crate) const PREFIX: &str = "properties.";
 
@@ -49,11 +51,13 @@ pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Connector
                 return Err(refuse(option, "stores of Java are not read", Some(hint.into())));
             }
             _ => {
+                security::check_property(option, key, value)?;
                 config.set(key, value);
             }
         }
         check(option, &config)?;
     }
+    security::check_all(&config)?;
     Ok(config)
 }
 
@@ -63,7 +67,7 @@ fn check(option: &str, config: &ClientConfig) -> Result<(), ConnectorError> {
     match config.create_native_config() {
         Ok(_) => Ok(()),
         Err(KafkaError::ClientConfig(_, description, ..)) => {
-            let hint = "the names are those of librdkafka: \
+            let hint = "names and values are those of librdkafka: \
                         https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md";
             Err(refuse(option, masked(&description), Some(hint.into())))
         }
@@ -87,6 +91,9 @@ fn jaas(option: &str, value: &str, config: &mut ClientConfig) -> Result<(), Conn
         let quote = behind.chars().next().filter(|mark| matches!(mark, '"' | '\''))?;
         Some(behind[1..].split_once(quote)?.0.to_owned())
     };
+    if value.contains("OAuthBearerLoginModule") {
+        return Err(security::no_tokens(option));
+    }
     let is_known = ["PlainLoginModule", "ScramLoginModule"].iter().any(|of| value.contains(of));
     match (is_known, find("username"), find("password")) {
         (true, Some(user), Some(password)) => {

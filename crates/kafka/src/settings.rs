@@ -322,6 +322,23 @@ mod tests {
     }
 
     #[test]
+    fn a_format_that_messages_do_not_have_is_refused_with_those_that_they_have() {
+        let says = |format: &str, words: &str| {
+            let options = [("format".to_owned(), format.to_owned())].into();
+            let error = messages::require_format(OptionReader(&options)).unwrap_err();
+            let text = format!("{error:?}");
+            assert!(text.contains(words), "{text}");
+        };
+        says("jsn", "csv, json, avro, avro-confluent, protobuf, protobuf-confluent");
+        says("raw", "csv, json, avro");
+        says("debezium-json", "write 'format' = 'json'");
+        for format in ["csv", "JSON", "avro-confluent", "protobuf"] {
+            let options = [("format".to_owned(), format.to_owned())].into();
+            messages::require_format(OptionReader(&options)).unwrap();
+        }
+    }
+
+    #[test]
     fn topics_are_named_or_match_as_a_whole() {
         let names = |text| match choice(&[("topic", text)]) {
             Ok(TopicChoice::Names(names)) => Ok(names.join("|")),
