@@ -328,7 +328,7 @@ mod tests {
             let words = (from..from + 100).map(|at| format!("word {}", at % 120));
             let words: Vec<String> = words.collect();
             Arc::new(
-                words.iter().map(|word| Some(&word[..])).collect::<DictionaryArray<Int8Type>>(),
+                words.iter().map(|word| Some(&word[..])).collect::<DictionaryArray<Int16Type>>(),
             )
         };
         let parts: Vec<ArrayRef> = (0..40).map(words).collect();
@@ -336,7 +336,7 @@ mod tests {
         check(&parts, &places);
         let all: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
         let gathered = gather(&all, &places).unwrap();
-        assert_eq!(gathered.as_dictionary::<Int8Type>().values().len(), 120);
+        assert_eq!(gathered.as_dictionary::<Int16Type>().values().len(), 120);
     }
 
     #[test]
