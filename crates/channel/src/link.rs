@@ -39,7 +39,7 @@ use fabric::{
 };
 
 use crate::descriptor::{Descriptor, PeerMemory};
-use crate::memory::{Payload, Ring, Staging};
+use crate::memory::{LinkMemory, Payload, Ring, Staging};
 use crate::protocol::{
     Breach, Class, Consumer, Lent, Notice, Producer, Stall, StatementNumber, commit_word, slot_of,
 };
@@ -159,11 +159,24 @@ impl Link {
     /// [`LinkError::Fabric`] when memory is refused.
     pub fn new(
         fabric: &dyn Fabric,
-        mut endpoint: Box<dyn Endpoint>,
+        endpoint: Box<dyn Endpoint>,
         config: RingConfig,
         incarnation: u32,
     ) -> Result<Link, LinkError> {
-        config.validate()?;
+        let memory = LinkMemory::new(fabric, &config)?;
+        Self::within(memory, endpoint, incarnation)
+    }
+
+    /// As [`Link::new`], in memory that is there already.
+    ///
+    /// # Errors
+    /// As [`Link::new`].
+    pub fn within(
+        memory: LinkMemory,
+        mut endpoint: Box<dyn Endpoint>,
+        incarnation: u32,
+    ) -> Result<Link, LinkError> {
+        let config = memory.config();
         let caps = endpoint.caps();
         if config.slot_bytes as usize > caps.max_msg || caps.max_ops < 4 {
             return Err(LinkError::Config {
@@ -173,8 +186,7 @@ impl Link {
                 ),
             });
         }
-        let ring = Ring::new(fabric, &config)?;
-        let staging = Staging::new(fabric, &config)?;
+        let (ring, staging) = memory.open();
         let key = open(&mut *endpoint, &config, &ring, &staging)?;
         let (slots, control_slots) = (config.slots, config.control_slots);
         let (publish, consumer) = match config.transfer {
@@ -405,16 +417,6 @@ impl Link {
         };
         let attached = self.peer.is_some() && !self.posts_again();
         attached && announced && !self.wake_due && self.notices_open == 0 && moved
-    }
-
-    /// Counters.
-    pub fn stats(&self) -> LinkStats {
-        LinkStats {
-            held: self.consumer.held() - u64::from(self.ring.uncollected()),
-            in_flight: self.producer.in_flight()
-                + self.again.saturating_sub(self.producer.published()),
-            ..self.stats
-        }
     }
 
     /// The dimensions.

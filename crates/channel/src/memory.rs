@@ -14,33 +14,95 @@ use fabric::{Fabric, FabricError, Slab, SlabRange};
 
 use crate::order;
 use crate::trailer::{COMMIT_OFFSET, TRAILER_BYTES, Words};
-use crate::{RingConfig, Transfer};
+use crate::{LinkError, MemoryNeed, RingConfig, Transfer};
+
+/// The memory of one end of a link: its ring and its staging, each a part of a slab. Links of the
+/// same peer may have parts of the same slabs, so that these are large enough for huge pages.
+pub struct LinkMemory {
+    config: RingConfig,
+    ring: SlabRange,
+    staging: SlabRange,
+}
+
+impl LinkMemory {
+    /// Slabs for one link alone.
+    ///
+    /// # Errors
+    /// [`LinkError::Config`] for dimensions out of bounds, [`LinkError::Fabric`] when memory is
+    /// refused.
+    pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, LinkError> {
+        config.validate()?;
+        let MemoryNeed { ring, staging } = config.memory_bytes();
+        Ok(Self {
+            config: *config,
+            ring: fabric.slab(ring)?.range(0..ring)?,
+            staging: fabric.slab(staging)?.range(0..staging)?,
+        })
+    }
+
+    /// Memory of `links` links with the same peer: one slab for their rings, which the peer's
+    /// workers write, and one for their staging.
+    ///
+    /// # Errors
+    /// As [`LinkMemory::new`].
+    pub fn of_peer(
+        fabric: &dyn Fabric,
+        config: &RingConfig,
+        links: usize,
+    ) -> Result<Vec<Self>, LinkError> {
+        config.validate()?;
+        let MemoryNeed { ring, staging } = config.memory_bytes();
+        let [rings, stagings] = [fabric.slab(links * ring)?, fabric.slab(links * staging)?];
+        let part = |at: usize| {
+            let ring = rings.range(at * ring..(at + 1) * ring)?;
+            let staging = stagings.range(at * staging..(at + 1) * staging)?;
+            Ok(Self { config: *config, ring, staging })
+        };
+        (0..links).map(part).collect()
+    }
+
+    /// The slabs of ring and staging.
+    pub fn slabs(&self) -> [&Slab; 2] {
+        [self.ring.slab(), self.staging.slab()]
+    }
+
+    /// The dimensions of the rings.
+    pub(crate) fn config(&self) -> RingConfig {
+        self.config
+    }
+
+    pub(crate) fn open(self) -> (Ring, Staging) {
+        (Ring::new(self.ring, &self.config), Staging::new(self.staging, &self.config))
+    }
+}
 
 /// Where our own frames wait for their writes, or to be read: each from the start of its slot,
 /// payload and then trailer. One that is to be read has the trailer in front, where it is found
 /// without knowing the length.
 pub(crate) struct Staging {
     slab: Slab,
+    /// Where the first slot begins.
+    base: usize,
     slot_bytes: usize,
     front: bool,
 }
 
 impl Staging {
-    pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
-        let slab = fabric.slab(config.memory_bytes().staging)?;
+    fn new(memory: SlabRange, config: &RingConfig) -> Self {
         let front = config.transfer == Transfer::Read;
-        Ok(Self { slab, slot_bytes: config.slot_bytes as usize, front })
+        let (slab, base) = (memory.slab().clone(), memory.offset());
+        Self { slab, base, slot_bytes: config.slot_bytes as usize, front }
     }
 
     /// All of it, to be exported where the peer reads.
     pub fn all(&self, config: &RingConfig) -> Result<SlabRange, FabricError> {
-        self.slab.range(0..config.memory_bytes().staging)
+        self.slab.range(self.base..self.base + config.memory_bytes().staging)
     }
 
     /// The payload of `slot`, to be filled. The producer has reserved the slot, and `&mut self`
     /// hands out one at a time.
     pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
-        let start = slot * self.slot_bytes + if self.front { TRAILER_BYTES } else { 0 };
+        let start = self.start(slot) + if self.front { TRAILER_BYTES } else { 0 };
         // SAFETY: the producer reserves a position only when the write that last used its slot is
         // retired (G5), so the fabric does not read the range; where the peer reads, it has
         // returned credit, and so has read. This thread owns the link, and `&mut self` excludes a
@@ -48,10 +110,14 @@ impl Staging {
         unsafe { self.slab.bytes_mut(start..start + self.slot_bytes - TRAILER_BYTES) }
     }
 
+    fn start(&self, slot: usize) -> usize {
+        self.base + slot * self.slot_bytes
+    }
+
     /// Puts the trailer behind `padded` bytes of payload, or in front of them; returns where the
     /// frame starts and how long it is.
     pub fn seal(&self, slot: usize, padded: usize, trailer: &Words) -> (usize, usize) {
-        let start = slot * self.slot_bytes;
+        let start = self.start(slot);
         let at = if self.front { start } else { start + padded };
         let words = &self.slab.words()[at / 8..][..TRAILER_BYTES / 8];
         for (word, value) in words.iter().zip(&trailer[..COMMIT_OFFSET / 8]) {
@@ -78,6 +144,8 @@ impl Staging {
 /// Shared with the payloads that were handed out.
 pub(crate) struct Ring {
     slab: Slab,
+    /// Where the first slot begins.
+    base: usize,
     slot_bytes: usize,
     front: bool,
     /// Slots whose payloads were dropped; see [`order`].
@@ -85,30 +153,36 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    pub fn new(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
-        let slab = fabric.slab(config.memory_bytes().ring)?;
+    fn new(memory: SlabRange, config: &RingConfig) -> Self {
         let slot_bytes = config.slot_bytes as usize;
         let front = config.transfer == Transfer::Read;
-        Ok(Self { slab, slot_bytes, front, released: AtomicU64::new(0) })
+        let (slab, base) = (memory.slab().clone(), memory.offset());
+        Self { slab, base, slot_bytes, front, released: AtomicU64::new(0) }
+    }
+
+    /// A ring in a slab of its own.
+    ///
+    /// # Errors
+    /// [`FabricError::Memory`] when memory is refused.
+    pub fn alone(fabric: &dyn Fabric, config: &RingConfig) -> Result<Self, FabricError> {
+        let bytes = config.memory_bytes().ring;
+        Ok(Self::new(fabric.slab(bytes)?.range(0..bytes)?, config))
     }
 
     /// All of it, to be exported.
     pub fn range(&self, config: &RingConfig) -> Result<SlabRange, FabricError> {
-        self.slab.range(0..config.memory_bytes().ring)
+        self.slab.range(self.base..self.base + config.memory_bytes().ring)
     }
 
     /// Bytes of a slot, from its start, to be read into.
     pub fn part(&self, slot: usize, bytes: Range<usize>) -> Result<SlabRange, FabricError> {
-        let start = slot * self.slot_bytes;
+        let start = self.base + slot * self.slot_bytes;
         self.slab.range(start + bytes.start..start + bytes.end)
     }
 
     fn trailer_at(&self, slot: usize) -> usize {
-        if self.front {
-            slot * self.slot_bytes
-        } else {
-            (slot + 1) * self.slot_bytes - TRAILER_BYTES
-        }
+        let slot = self.base + slot * self.slot_bytes;
+        if self.front { slot } else { slot + self.slot_bytes - TRAILER_BYTES }
     }
 
     /// The commit word of `slot`; acquire.

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use channel::{Class, Header, Link, RingConfig, Transfer};
+use channel::{Class, Header, Link, LinkMemory, RingConfig, Transfer};
 use ends::small;
 use fabric::shm::{ShmFabric, ShmOptions};
 use fabric::tcp::{TcpFabric, TcpOptions};
 use fabric::verbs::{Connect, VerbsFabric, VerbsOptions, survey};
 use fabric::{Armed, Fabric, Publish, wait};
-use load::{Load, Side, links};
+use load::{Load, Side, links, links_within};
 use questions::questions;
 
 /// What a deadlock costs before the test says so.
@@ -108,6 +108,39 @@ fn load_both_ways_while_both_poll() {
 #[test]
 fn load_both_ways_while_both_sleep() {
     carry(small(false), 2_000, true);
+}
+
+#[test]
+fn links_of_a_peer_share_slabs_and_each_keeps_to_its_part() {
+    const LINKS: usize = 3;
+    let load = Load { frames: 300, control_every: 5, hold: 2 };
+    for transfer in [Transfer::Write, Transfer::Read, Transfer::Region] {
+        let config = RingConfig { transfer, ..small(true) };
+        for [a, b] in fabrics() {
+            let memory = |fabric: &Arc<dyn Fabric>| {
+                LinkMemory::of_peer(&**fabric, &config, LINKS).expect("memory")
+            };
+            let (of_a, of_b) = (memory(&a), memory(&b));
+            let is_shared = |at: usize| of_a[0].slabs()[at].same(of_a[LINKS - 1].slabs()[at]);
+            assert!(is_shared(0) && is_shared(1) && !of_a[0].slabs()[0].same(of_a[0].slabs()[1]));
+            let pairs = of_a.into_iter().zip(of_b);
+            let pairs: Vec<_> =
+                pairs.map(|(of_a, of_b)| links_within(&a, &b, true, [of_a, of_b])).collect();
+            std::thread::scope(|scope| {
+                for (salt, (a, b)) in (0..).zip(pairs) {
+                    let done = Arc::new(AtomicUsize::new(0));
+                    let (salt_a, salt_b) = (2 * salt, 2 * salt + 1);
+                    let also = done.clone();
+                    scope.spawn(move || {
+                        run(Side::new(a, load, salt_a, salt_b), load, &also, false);
+                    });
+                    scope.spawn(move || {
+                        run(Side::new(b, load, salt_b, salt_a), load, &done, false);
+                    });
+                }
+            });
+        }
+    }
 }
 
 #[test]

@@ -51,6 +51,7 @@
 //! follows from believing that it did.
 
 pub mod affinity;
+mod anonymous;
 pub mod clock;
 pub mod conformance;
 mod endpoint;

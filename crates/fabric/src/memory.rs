@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::FabricError;
+use crate::anonymous::{AnonymousMapping, HUGE_BYTES, huge_bytes};
 
 pub(crate) use io::{IoPiece, PIECES_MAX, gather, scatter};
 
@@ -67,8 +68,17 @@ impl Slab {
         Self { backing, base, len, sealed: false }
     }
 
-    /// Zeroed heap memory: for transports that move bytes by the CPU of both sides.
+    /// Zeroed heap memory, at least so much: for transports that move bytes by the CPU of both
+    /// sides. From 2 MiB on huge pages are asked for.
+    ///
+    /// # Errors
+    /// [`FabricError::Memory`] when the operating system refuses.
     pub fn heap(bytes: usize) -> Result<Self, FabricError> {
+        if bytes >= HUGE_BYTES {
+            let mapping = AnonymousMapping::new(bytes);
+            let mapping = mapping.map_err(|source| FabricError::Memory { bytes, source })?;
+            return Ok(Self::new(Arc::new(mapping)));
+        }
         Ok(Self::new(Arc::new(Heap::new(bytes)?)))
     }
 
@@ -80,6 +90,16 @@ impl Slab {
     /// True when there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of these slabs, no two of which are the same, that lie in huge pages now: what was
+    /// never touched lies in none. 0 where the system does not tell.
+    pub fn huge_bytes(slabs: &[Slab]) -> u64 {
+        let range = |slab: &Slab| {
+            let base = slab.base.as_ptr() as usize;
+            base..base + slab.len
+        };
+        huge_bytes(&slabs.iter().map(range).collect::<Vec<_>>())
     }
 
     /// The memory behind the slab.
@@ -413,6 +433,21 @@ impl Drop for Heap {
     }
 }
 
+// SAFETY: the mapping is owned, fixed, and mapped until drop; a page is a multiple of a cache line.
+unsafe impl Backing for AnonymousMapping {
+    fn base(&self) -> NonNull<u8> {
+        self.base()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
 // SAFETY: the memory is owned, fixed and mapped until drop, and page aligned.
 unsafe impl Backing for Heap {
     fn base(&self) -> NonNull<u8> {
@@ -433,3 +468,24 @@ unsafe impl Backing for Heap {
 unsafe impl Send for Heap {}
 // SAFETY: as above.
 unsafe impl Sync for Heap {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_slab_is_a_mapping_of_its_own_and_zeroed() {
+        for bytes in [HUGE_BYTES, HUGE_BYTES + 64, 3 * HUGE_BYTES] {
+            let slab = Slab::heap(bytes).expect("memory");
+            assert!(slab.len() >= bytes);
+            assert!(slab.backing().as_any().is::<AnonymousMapping>());
+            for at in [0, bytes / 2 / 8 * 8, bytes - 8] {
+                assert_eq!(slab.load(at, Ordering::Relaxed), 0);
+                slab.store(at, 7, Ordering::Relaxed);
+            }
+            assert!(Slab::huge_bytes(std::slice::from_ref(&slab)) <= slab.len() as u64);
+        }
+        let small = Slab::heap(HUGE_BYTES - 64).expect("memory");
+        assert!(!small.backing().as_any().is::<AnonymousMapping>());
+    }
+}

@@ -44,7 +44,7 @@ impl Link {
             let detail = format!("the new endpoint is of another kind: {caps:?}");
             return Err(LinkError::Config { detail });
         }
-        let ring = Ring::new(fabric, &self.config)?;
+        let ring = Ring::alone(fabric, &self.config)?;
         self.key = open(&mut *endpoint, &self.config, &ring, &self.staging)?;
         self.withdraw_unread();
         self.ring = ring.into();

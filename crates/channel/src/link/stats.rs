@@ -1,5 +1,7 @@
 //! What a link counts.
 
+use super::Link;
+
 /// Counters of a link since its beginning, exact, and two gauges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkStats {
@@ -47,4 +49,16 @@ pub struct LinkStats {
     pub held: u64,
     /// Gauge: frames published and not known to be released.
     pub in_flight: u64,
+}
+
+impl Link {
+    /// Counters.
+    pub fn stats(&self) -> LinkStats {
+        LinkStats {
+            held: self.consumer.held() - u64::from(self.ring.uncollected()),
+            in_flight: self.producer.in_flight()
+                + self.again.saturating_sub(self.producer.published()),
+            ..self.stats
+        }
+    }
 }

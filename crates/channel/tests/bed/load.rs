@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use channel::{
-    Class, Header, Link, LinkError, Payload, ReceivedFrame, RingConfig, SharedRegion, Transfer,
+    Class, Header, Link, LinkError, LinkMemory, Payload, ReceivedFrame, RingConfig, SharedRegion,
+    Transfer,
 };
 use fabric::Fabric;
 
@@ -200,23 +201,37 @@ impl Side {
 /// Slots of a region: fewer than of a ring, so that they run out.
 const REGION_SLOTS: u32 = 2;
 
-/// Makes both ends of a link and attaches them.
+/// Makes both ends of a link and attaches them. The memory of the first lies between that of two
+/// others, and the second has slabs of its own.
 pub fn links(
     a: &Arc<dyn Fabric>,
     b: &Arc<dyn Fabric>,
     blocking: bool,
     config: RingConfig,
 ) -> (Link, Link) {
+    let mut between = LinkMemory::of_peer(&**a, &config, 3).expect("memory");
+    let alone = LinkMemory::new(&**b, &config).expect("memory");
+    links_within(a, b, blocking, [between.swap_remove(1), alone])
+}
+
+/// The same in memory that is there.
+pub fn links_within(
+    a: &Arc<dyn Fabric>,
+    b: &Arc<dyn Fabric>,
+    blocking: bool,
+    [of_here, of_there]: [LinkMemory; 2],
+) -> (Link, Link) {
     let (here, there) = endpoints(&**a, &**b, blocking);
-    let link = |fabric: &Arc<dyn Fabric>, endpoint| {
-        let link = Link::new(&**fabric, endpoint, config, 7).expect("a link");
+    let link = |fabric: &Arc<dyn Fabric>, memory, endpoint| {
+        let link = Link::within(memory, endpoint, 7).expect("a link");
+        let config = *link.config();
         if config.transfer == Transfer::Region {
             link.lending(SharedRegion::new(fabric, &config, REGION_SLOTS).expect("a region"))
         } else {
             link
         }
     };
-    let (mut here, mut there) = (link(a, here), link(b, there));
+    let (mut here, mut there) = (link(a, of_here, here), link(b, of_there, there));
     here.attach(&there.descriptor()).expect("equal ends");
     there.attach(&here.descriptor()).expect("equal ends");
     (here, there)

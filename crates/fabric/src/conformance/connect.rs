@@ -2,10 +2,13 @@
 
 use super::rig::MEMORY;
 use super::{Case, Rig, pattern};
-use crate::{CACHE_LINE, Completion, Fabric, FabricError, LinkId};
+use std::sync::atomic::Ordering;
+
+use crate::{CACHE_LINE, Completion, Fabric, FabricError, Flags, LinkId, RemoteRange, Src};
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "a slab is zeroed, large enough and aligned", clause: "slab", check: slab },
+    Case { name: "parts of a large slab are written each by itself", clause: "slab", check: large },
     Case { name: "an address is short", clause: "offer", check: short },
     Case { name: "a garbled address is malformed", clause: "connect", check: garbled },
     Case { name: "a truncated address is malformed", clause: "connect", check: truncated },
@@ -23,6 +26,38 @@ fn slab(rig: &mut Rig<'_>) {
         assert_eq!(sum, 0, "{bytes} bytes are zero");
     }
     assert!(rig.a.memory.len() >= MEMORY && !rig.a.memory.same(&rig.b.memory));
+}
+
+/// Large enough for huge pages, and no multiple of one.
+const LARGE: usize = (5 << 20) + 64;
+
+fn large(rig: &mut Rig<'_>) {
+    const PARTS: usize = 3;
+    let slab = rig.b.fabric.slab(LARGE).expect("a large slab");
+    let part = (LARGE / PARTS).next_multiple_of(64) - 64;
+    let bytes = 1_000;
+    let end_of = |at: usize| (at + 1) * part - bytes;
+    let ranges = (0..PARTS).map(|at| slab.range(at * part..(at + 1) * part).expect("a part"));
+    let keys: Vec<_> = ranges.map(|range| rig.b.end.export(&range).expect("a key")).collect();
+    for (at, &key) in keys.iter().enumerate() {
+        rig.b.allow(1);
+        // Each from elsewhere: the write before may not have completed (G5).
+        let from = 1_024 * at;
+        rig.a.fill(from, bytes, at as u64);
+        let (src, id) = (rig.a.memory.range(from..from + bytes).expect("filled"), rig.a.id());
+        let dst = RemoteRange { key, offset: (part - bytes) as u64 };
+        let (src, imm) = (Src::Slab(&src), at as u32);
+        rig.a.end.write_notify(src, dst, imm, id, Flags::SIGNAL).expect("posts");
+        rig.a.end.submit();
+        rig.notice(imm);
+    }
+    for at in 0..PARTS {
+        let mut found = vec![0; bytes];
+        slab.range(end_of(at)..end_of(at) + bytes).expect("inside").snapshot(&mut found);
+        assert_eq!(found, pattern(at as u64, bytes), "part {at}");
+    }
+    let words = slab.words().iter().filter(|word| word.load(Ordering::Relaxed) != 0).count();
+    assert!(words <= PARTS * bytes.div_ceil(8) + PARTS, "the rest is zero");
 }
 
 const LINK: LinkId = LinkId { local: 1_000, remote: 1_001 };

@@ -5,91 +5,18 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::objects::{Domain, Region};
+use crate::anonymous::AnonymousMapping;
 use crate::memory::Backing;
 use crate::{FabricError, Slab};
-
-/// Bytes of a huge page; smaller slabs are not worth one.
-const HUGE_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
-
-/// A private anonymous mapping.
-pub(super) struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Mapping {
-    /// At least `bytes` of zeroed memory, on huge pages if there are some to be had.
-    ///
-    /// # Errors
-    /// When the operating system refuses.
-    pub(super) fn new(bytes: usize) -> io::Result<Self> {
-        let huge = bytes.checked_next_multiple_of(HUGE_BYTES).filter(|_| bytes >= HUGE_BYTES);
-        // By size: the default one may be larger, 512 MiB on some ARM, and is not unmapped in
-        // parts.
-        let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        if let Some(mapping) = huge.and_then(|bytes| Self::map(bytes, flags).ok()) {
-            return Ok(mapping);
-        }
-        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let mapping = Self::map(bytes.ok_or(io::ErrorKind::OutOfMemory)?, MapFlags::empty())?;
-        if mapping.bytes >= HUGE_BYTES {
-            mapping.advise(Advice::LinuxHugepage);
-        }
-        Ok(mapping)
-    }
-
-    fn map(bytes: usize, flags: MapFlags) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no other
-        // memory.
-        let base = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), bytes, access, flags | MapFlags::PRIVATE)?
-        };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Self { base, bytes };
-        // A child must not share pinned pages: copying on write would move them away from us.
-        mapping.advise(Advice::LinuxDontFork);
-        Ok(mapping)
-    }
-
-    fn advise(&self, advice: Advice) {
-        // SAFETY: exactly the mapping; neither advice in use changes what it contains. A kernel
-        // that does not know the advice refuses it, and nothing depends on it.
-        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) };
-    }
-
-    pub(super) fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by us, and unmapped once.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
-// SAFETY: the mapping is owned memory without thread affinity; accesses go through `Slab` or the
-// device.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 /// A slab's memory: registered for requests of this process; peers get regions of their own.
 pub(super) struct DeviceMemory {
     // Dropped in this order: the device forgets the memory before it is unmapped.
     region: Region,
-    mapping: Mapping,
+    mapping: AnonymousMapping,
 }
 
 impl DeviceMemory {
@@ -97,7 +24,8 @@ impl DeviceMemory {
     /// When the memory cannot be mapped or pinned.
     pub(super) fn new(domain: &Arc<Domain>, bytes: usize) -> Result<Self, FabricError> {
         let refused = |source| FabricError::Memory { bytes, source };
-        let mapping = Mapping::new(bytes).map_err(refused)?;
+        let mapping = AnonymousMapping::new(bytes).map_err(refused)?;
+        mapping.keep_from_children();
         let (base, len) = (mapping.base().as_ptr(), mapping.len());
         // SAFETY: `region` is dropped before `mapping`; all accesses to slabs are atomic or by
         // unsafe functions whose callers know the protocol.

@@ -10,10 +10,10 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::memory::Mapping;
 use super::objects::{Domain, Region, Wire};
 use super::receives::{HEAD_BYTES, Head, MESSAGE_BYTES};
 use super::{READS_MAX, sys};
+use crate::anonymous::AnonymousMapping;
 use crate::{Completion, ErrorKind, OpId, Slab};
 
 /// Requests of one doorbell.
@@ -85,7 +85,7 @@ pub(super) struct SendQueue {
     // Dropped in this order: the device forgets the memory before it is unmapped.
     counter: Region,
     staging_region: Region,
-    staging: Mapping,
+    staging: AnonymousMapping,
 }
 
 // SAFETY: the raw pointers of `wrs` are null except during `ring`, which sets them.
@@ -95,7 +95,8 @@ impl SendQueue {
     /// # Errors
     /// When memory cannot be pinned.
     pub(super) fn new(domain: &Arc<Domain>, depth: u32, inline_max: u32) -> io::Result<Self> {
-        let staging = Mapping::new(WORDS_BYTES + depth as usize * MESSAGE_BYTES)?;
+        let staging = AnonymousMapping::new(WORDS_BYTES + depth as usize * MESSAGE_BYTES)?;
+        staging.keep_from_children();
         let (base, len) = (staging.base().as_ptr(), staging.len());
         // SAFETY: both regions are dropped before the mapping; the words are only accessed as
         // atomics, and a place for a copy only while no request uses it.
