@@ -41,7 +41,7 @@ mod trailer;
 pub use config::{MemoryNeed, RingConfig, Transfer, Tuning};
 pub use error::LinkError;
 pub use link::{Link, LinkStats, ReceivedFrame, SlotWriter};
-pub use memory::{LinkMemory, Payload};
+pub use memory::{HUGE_PAGE_BYTES, LinkMemory, Payload};
 pub use protocol::Class;
 pub use region::{RegionFrame, RegionWriter, SharedRegion};
 pub use trailer::Header;

@@ -16,6 +16,9 @@ use crate::order;
 use crate::trailer::{COMMIT_OFFSET, TRAILER_BYTES, Words};
 use crate::{LinkError, MemoryNeed, RingConfig, Transfer};
 
+/// Bytes of a huge page. Memory of the links of a peer is a multiple of it.
+pub const HUGE_PAGE_BYTES: u64 = Slab::HUGE_PAGE_BYTES as u64;
+
 /// The memory of one end of a link: its ring and its staging, each a part of a slab. Links of the
 /// same peer may have parts of the same slabs, so that these are large enough for huge pages.
 pub struct LinkMemory {
@@ -41,7 +44,8 @@ impl LinkMemory {
     }
 
     /// Memory of `links` links with the same peer: one slab for their rings, which the peer's
-    /// workers write, and one for their staging.
+    /// workers write, and one for their staging. Both have [whole](Slab::HUGE_PAGE_BYTES) huge
+    /// pages, if the system gives some.
     ///
     /// # Errors
     /// As [`LinkMemory::new`].
@@ -52,18 +56,14 @@ impl LinkMemory {
     ) -> Result<Vec<Self>, LinkError> {
         config.validate()?;
         let MemoryNeed { ring, staging } = config.memory_bytes();
-        let [rings, stagings] = [fabric.slab(links * ring)?, fabric.slab(links * staging)?];
+        let whole = |bytes: usize| (links * bytes).next_multiple_of(Slab::HUGE_PAGE_BYTES);
+        let [rings, stagings] = [fabric.slab(whole(ring))?, fabric.slab(whole(staging))?];
         let part = |at: usize| {
             let ring = rings.range(at * ring..(at + 1) * ring)?;
             let staging = stagings.range(at * staging..(at + 1) * staging)?;
             Ok(Self { config: *config, ring, staging })
         };
         (0..links).map(part).collect()
-    }
-
-    /// The slabs of ring and staging.
-    pub fn slabs(&self) -> [&Slab; 2] {
-        [self.ring.slab(), self.staging.slab()]
     }
 
     /// The dimensions of the rings.
@@ -92,6 +92,11 @@ impl Staging {
         let front = config.transfer == Transfer::Read;
         let (slab, base) = (memory.slab().clone(), memory.offset());
         Self { slab, base, slot_bytes: config.slot_bytes as usize, front }
+    }
+
+    /// The slab that it is a part of.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
     }
 
     /// All of it, to be exported where the peer reads.
@@ -158,6 +163,11 @@ impl Ring {
         let front = config.transfer == Transfer::Read;
         let (slab, base) = (memory.slab().clone(), memory.offset());
         Self { slab, base, slot_bytes, front, released: AtomicU64::new(0) }
+    }
+
+    /// The slab that it is a part of.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
     }
 
     /// A ring in a slab of its own.

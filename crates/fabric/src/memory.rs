@@ -58,6 +58,9 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
+    /// Slabs of so many bytes and more ask for huge pages, which have as many.
+    pub const HUGE_PAGE_BYTES: usize = HUGE_BYTES;
+
     /// Wraps memory that a transport has made.
     pub fn new(backing: Arc<dyn Backing>) -> Self {
         assert!(

@@ -20,11 +20,11 @@ use channel::RingConfig;
 use channel::protocol::{KeptLinks, NextStatement, StatementNumber};
 use cluster::{Control, ControlId};
 use dataflow::job::{Idle, Settings};
-use dataflow::wires::Wires;
+use dataflow::wires::{RingPages, Wires};
 
 use crate::FabricKind;
 use crate::error::Error;
-use crate::links::{NodeLayout, join};
+use crate::links::{NodeLayout, join, report_pages};
 use crate::memory::MachineMemory;
 use crate::pairs::Pairs;
 use crate::threads::WorkerThreads;
@@ -143,6 +143,9 @@ impl NodeConnections {
     /// all ended in the same way.
     pub(crate) fn end(&mut self, control: &Control, of: OpenConnections, links: NodeLinks) {
         let OpenConnections { shape, pairs, .. } = of;
+        if shape.wires.ring_pages == RingPages::Huge && tracing::enabled!(tracing::Level::INFO) {
+            report_pages(&links);
+        }
         if !control.cancelled() && !control.failed() {
             self.kept = Some(Connections { shape, pairs, links });
         }

@@ -10,10 +10,11 @@
 use std::sync::Arc;
 use std::thread;
 
-use channel::{Link, LinkError, RingConfig, SharedRegion, Transfer, Tuning};
+use channel::{Link, LinkError, LinkMemory, RingConfig, SharedRegion, Transfer, Tuning};
 use cluster::Control;
 use dataflow::job::Settings;
-use fabric::{Endpoint, FabricError, LinkId, Offer};
+use dataflow::wires::RingPages;
+use fabric::{Endpoint, FabricError, LinkId, Offer, Slab};
 
 use crate::error::Error;
 use crate::pairs::Pairs;
@@ -81,12 +82,17 @@ pub(crate) fn join(
     let addresses = exchange(control, layout, "addresses", true, &ends, addresses)?;
     let endpoints = connect_all(offers, &addresses)?;
     let regions = regions(pairs, layout, settings)?;
+    let mut memory = memory(pairs, layout, settings)?;
     let mut links = endpoints
         .into_iter()
         .zip(&ends)
         .map(|(endpoint, &end)| {
-            let ring = pairs.ring(end.remote / layout.per_node, settings);
-            let link = Link::new(fabric(end), endpoint, ring, control.generation())?.tuned(tuning);
+            let rank = end.remote / layout.per_node;
+            let own = memory
+                .get_mut(rank as usize)
+                .and_then(Vec::pop)
+                .map_or_else(|| LinkMemory::new(fabric(end), &pairs.ring(rank, settings)), Ok)?;
+            let link = Link::within(own, endpoint, control.generation())?.tuned(tuning);
             let lends = |rank| pairs.is_alike(rank, end.remote / layout.per_node);
             let region = regions.as_ref().filter(|(rank, _)| lends(*rank));
             Ok(match region {
@@ -108,6 +114,42 @@ pub(crate) fn join(
         joined[(end.local % layout.per_node) as usize][end.remote as usize] = Some(link);
     }
     Ok(joined)
+}
+
+/// By node the memory of the links with its workers, where rings lie beside each other; else
+/// nothing.
+fn memory(
+    pairs: &Pairs,
+    layout: NodeLayout,
+    settings: &Settings,
+) -> Result<Vec<Vec<LinkMemory>>, LinkError> {
+    let of_node = |rank| {
+        if rank == layout.rank {
+            return Ok(vec![]);
+        }
+        let (ring, links) = (pairs.ring(rank, settings), layout.per_node * layout.per_node);
+        LinkMemory::of_peer(pairs.with(rank), &ring, links as usize)
+    };
+    match settings.wires.ring_pages {
+        RingPages::Auto => Ok(vec![]),
+        RingPages::Huge => (0..layout.nodes).map(of_node).collect(),
+    }
+}
+
+/// Tells in how large pages the memory of links lies.
+pub(crate) fn report_pages(links: &[Vec<Option<Link>>]) {
+    let mut slabs: Vec<Slab> = Vec::new();
+    for slab in links.iter().flatten().flatten().flat_map(Link::slabs) {
+        if !slabs.iter().any(|known| known.same(slab)) {
+            slabs.push(slab.clone());
+        }
+    }
+    if slabs.is_empty() {
+        return;
+    }
+    let bytes: usize = slabs.iter().map(Slab::len).sum();
+    let huge_bytes = Slab::huge_bytes(&slabs);
+    tracing::info!(slabs = slabs.len(), bytes, huge_bytes, "rings in huge pages");
 }
 
 /// The rank of a node that reads the regions of this one, and the region of each worker.
@@ -235,6 +277,7 @@ mod tests {
     fn workers_of_several_nodes_are_joined_each_with_each() {
         let own = Wires { connection: Connection::Worker, ..Wires::default() };
         let moved = Wires { progress: ProgressMode::Thread, ..Wires::default() };
+        let huge = Wires { ring_pages: RingPages::Huge, ..Wires::default() };
         for (kind, wires) in [
             (FabricKind::Auto, Wires::default()),
             (FabricKind::Shm, Wires::default()),
@@ -242,6 +285,8 @@ mod tests {
             (FabricKind::Tcp, Wires::default()),
             (FabricKind::Tcp, own),
             (FabricKind::Tcp, moved),
+            (FabricKind::Shm, huge),
+            (FabricKind::Tcp, huge),
         ] {
             let controls = cluster::in_process(2).unwrap();
             thread::scope(|scope| {
@@ -258,6 +303,15 @@ mod tests {
                                 (0..4).filter(|&i| i / 2 != worker / 2).collect();
                             assert_eq!(others, expected);
                         }
+                        let first = |link: &Link| link.slabs().map(Slab::len);
+                        let all = links.iter().flatten().flatten().map(first);
+                        let rings: usize = if wires.ring_pages == RingPages::Huge {
+                            // Two workers with two, in one slab.
+                            4 * settings.ring.memory_bytes().ring
+                        } else {
+                            settings.ring.memory_bytes().ring
+                        };
+                        assert!(all.into_iter().all(|slabs| slabs == [rings; 2]), "{wires:?}");
                         control.all_gather("end", Vec::new()).unwrap();
                         control.close();
                     });

@@ -55,6 +55,32 @@ fn every_layout_fabric_and_exchange_gives_the_same_rows() {
     }
 }
 
+#[test]
+fn rings_that_lie_beside_each_other_give_the_same_rows_in_every_statement() {
+    let sql = format!("{BIDS} {WINDOWS}");
+    let expected = lines(&Session::builder().build().unwrap().collect(&sql).unwrap());
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        for (nodes, workers) in [(1, 2), (3, 1), (2, 2)] {
+            for mode in ["write", "read", "region"] {
+                let mut session = Session::builder()
+                    .nodes(nodes)
+                    .workers(workers)
+                    .fabric(fabric)
+                    .set("millstream.exchange", "shuffle")
+                    .set("millstream.ring_pages", "huge")
+                    .set("millstream.ring_mode", mode)
+                    .build()
+                    .unwrap();
+                session.collect(BIDS).unwrap();
+                for _ in 0..2 {
+                    let rows = lines(&session.collect(WINDOWS).unwrap());
+                    assert!(rows == expected, "{session:?}, {mode}");
+                }
+            }
+        }
+    }
+}
+
 /// Statements that end well, fail, are dropped, are full early or are cancelled, one behind the
 /// other on the connections of one session.
 #[test]

@@ -1,5 +1,7 @@
 //! What a link counts.
 
+use fabric::Slab;
+
 use super::Link;
 
 /// Counters of a link since its beginning, exact, and two gauges.
@@ -52,6 +54,11 @@ pub struct LinkStats {
 }
 
 impl Link {
+    /// The slabs of ring and staging, of which other links may have parts.
+    pub fn slabs(&self) -> [&Slab; 2] {
+        [self.ring.slab(), self.staging.slab()]
+    }
+
     /// Counters.
     pub fn stats(&self) -> LinkStats {
         LinkStats {

@@ -12,6 +12,19 @@ pub struct Wires {
     pub credit_slots: u32,
     /// Which rows carry checksums.
     pub checksum: Checksum,
+    /// The pages of rings.
+    pub ring_pages: RingPages,
+}
+
+/// The pages of the system in which rings lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RingPages {
+    /// Each ring has memory of its own, in the pages that the system gives for its size.
+    #[default]
+    Auto,
+    /// The rings of workers of the same two processes lie beside each other, so that huge pages can
+    /// be asked for.
+    Huge,
 }
 
 /// What carries checksums between two processes: what arrives otherwise than it was sent ends the

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use channel::Transfer;
 use channel::broadcast::InFlightPayloads;
+use channel::{HUGE_PAGE_BYTES, Transfer};
+use dataflow::wires::RingPages;
 
 use super::Explain;
 use crate::Workers;
@@ -77,17 +78,7 @@ pub(crate) fn needs(
     let beside = u64::from(workers.per_node.max(1)) - 1;
     let links = u64::from(workers.total() - 1) - beside;
     let link = settings.job.ring.memory_bytes();
-    let mut needs = vec![Need {
-        name: "rings",
-        sum: format!(
-            "{links} links x ({} ring + {} staging)",
-            human(link.ring as u64),
-            human(link.staging as u64)
-        ),
-        bytes: links * link.total() as u64,
-        once: false,
-        asks: false,
-    }];
+    let mut needs = vec![rings_need(settings, workers, links)];
     if links > 0 {
         needs.extend(ends.iter().map(|end| Need {
             name: end.name,
@@ -132,6 +123,30 @@ pub(crate) fn needs(
         });
     }
     needs
+}
+
+/// The memory of the rings of a worker. Where they share slabs these are whole huge pages, and each
+/// worker is counted its part.
+fn rings_need(settings: &InForce, workers: Workers, links: u64) -> Need {
+    let link = settings.job.ring.memory_bytes();
+    let own = format!(
+        "{links} links x ({} ring + {} staging)",
+        human(link.ring as u64),
+        human(link.staging as u64)
+    );
+    let per_node = u64::from(workers.per_node.max(1));
+    let (sum, bytes) = match settings.job.wires.ring_pages {
+        RingPages::Auto => (own, links * link.total() as u64),
+        RingPages::Huge => {
+            let of_node = |bytes: usize| {
+                (per_node * per_node * bytes as u64).next_multiple_of(HUGE_PAGE_BYTES)
+            };
+            let nodes = u64::from(workers.nodes.max(1)) - 1;
+            let all = nodes * (of_node(link.ring) + of_node(link.staging));
+            (format!("{own}, in huge pages"), all.div_ceil(per_node))
+        }
+    };
+    Need { name: "rings", sum, bytes, once: false, asks: false }
 }
 
 /// The memory of a worker from which others read rows, where rings have it.
@@ -220,6 +235,13 @@ mod tests {
             ["rings", "inboxes", "queues", "state", "batch stage"]
         );
         assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
+        let mut huge = InForce::default();
+        huge.job.wires.ring_pages = RingPages::Huge;
+        let rings = |nodes, per_node| {
+            super::needs(&huge, Workers { nodes, per_node }, &[], 0, false).swap_remove(0).bytes
+        };
+        assert_eq!((rings(1, 4), rings(2, 1), rings(2, 2)), (0, 4 << 20, 2 << 20));
+        assert_eq!(rings(3, 3), 8 << 20, "9 rings of 512 KiB in 3 pages");
         assert_eq!(broadcast_needs(&InForce::default(), workers, 0, 9), []);
         assert_eq!(receive_needs(&InForce::default(), 0), None);
         let received = receive_needs(&InForce::default(), 6).map(|need| need.bytes);

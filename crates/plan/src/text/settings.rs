@@ -289,6 +289,16 @@ const SETTINGS: &[SettingSpec] = &[
               of the sender that all of them read; slots have 4 MiB at most.",
     },
     SettingSpec {
+        name: "millstream.ring_pages",
+        values: "auto, huge",
+        default: "auto",
+        scope: Scope::Job,
+        doc: "Pages of the system in which rings lie. With `huge` the rings between the workers of \
+              two nodes lie beside each other, in 2 MiB or a multiple, and huge pages are asked \
+              for; where the system has none to give they lie in others. The log says at `info` \
+              what it gave.",
+    },
+    SettingSpec {
         name: "millstream.shuffle_bytes",
         values: "bytes, up to 16 MiB",
         default: "16 KiB",
@@ -472,7 +482,8 @@ impl InForce {
             "millstream.checksum"
             | "millstream.connection"
             | "millstream.credit_slots"
-            | "millstream.progress" => {
+            | "millstream.progress"
+            | "millstream.ring_pages" => {
                 set_wires(&mut job.wires, name, &lower).ok_or(refused.clone())?;
             }
             "millstream.key_mode" => changed.key_mode = key_mode(&lower).ok_or(refused.clone())?,

@@ -8,7 +8,7 @@ use dataflow::job::{
     Casting, CheckpointInterval, Exchange, FrequentKeys, Guarantee, Idle, MulticastChoice,
     ShuffleSettings, TreeChoice,
 };
-use dataflow::wires::{Checksum, Connection, ProgressMode, Wires};
+use dataflow::wires::{Checksum, Connection, ProgressMode, RingPages, Wires};
 use state::KeyMode;
 
 use super::ExchangeChoice;
@@ -42,6 +42,7 @@ pub(super) fn set_wires(wires: &mut Wires, name: &str, value: &str) -> Option<()
         "millstream.checksum" => wires.checksum = checksum(value)?,
         "millstream.connection" => wires.connection = connection(value)?,
         "millstream.progress" => wires.progress = progress(value)?,
+        "millstream.ring_pages" => wires.ring_pages = ring_pages(value)?,
         _ if value == "auto" => wires.credit_slots = 0,
         _ => wires.credit_slots = bytes(value).filter(|slots| (1..=64).contains(slots))? as u32,
     }
@@ -120,6 +121,15 @@ pub(super) fn transfer(text: &str) -> Option<Transfer> {
         "region" => Transfer::Region,
         _ => return None,
     })
+}
+
+/// The pages of rings. Lower case.
+fn ring_pages(text: &str) -> Option<RingPages> {
+    match text {
+        "auto" => Some(RingPages::Auto),
+        "huge" => Some(RingPages::Huge),
+        _ => None,
+    }
 }
 
 /// The owner of a connection with another node. Lower case.
