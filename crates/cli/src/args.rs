@@ -119,7 +119,7 @@ pub(crate) struct RunArgs {
     pub(crate) insecure: bool,
 
     /// Memory servers of this job alone, which end with it: how many, and the bytes of each
-    #[arg(long, value_name = "NxBYTES", value_parser = memory_servers, conflicts_with = "pool")]
+    #[arg(long, value_name = "NxBYTES", value_parser = memory_servers)]
     pub(crate) memory_servers: Option<(u32, u64)>,
 
     #[command(flatten)]
@@ -340,6 +340,14 @@ pub(crate) struct PoolArgs {
     /// reads tables then, and does not load or drop them
     #[arg(long, value_name = "FILE", env = "MILLSTREAM_POOL_TOKEN_FILE", global = true)]
     pub(crate) pool_token_file: Option<PathBuf>,
+}
+
+impl PoolArgs {
+    /// Whether the command line names memory servers, and not the environment alone.
+    pub(crate) fn is_named(&self) -> bool {
+        let by_environment = std::env::var("MILLSTREAM_POOL").unwrap_or_default();
+        !self.pool.is_empty() && !by_environment.split(',').eq(&self.pool)
+    }
 }
 
 #[derive(Debug, Args)]

@@ -56,6 +56,10 @@ fn run_first(args: &RunArgs, screen: &Screen, telemetry: &Telemetry) -> Result<E
     let state = recover::state_of(args)?;
     let mut start = Start::now(args);
     let servers = match args.memory_servers {
+        Some(_) if args.job.layout.pool.is_named() => {
+            let message = "--memory-servers starts the servers of a job, and --pool names others";
+            return Err(Failure::usage(message, Some("leave one of them out")));
+        }
         Some(servers) => {
             let (servers, addresses) = memory::of_job(servers)?;
             start.pool = addresses;

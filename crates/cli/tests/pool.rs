@@ -102,9 +102,16 @@ fn a_job_may_have_memory_servers_of_its_own() {
     let script = script.to_str().unwrap();
     for nodes in ["1", "2"] {
         let args = ["run", script, "-q", "--memory-servers", "2x64MiB", "--nodes", nodes];
-        let output = command(&dir, &args).output().unwrap();
-        assert_ends(&output, 0);
-        assert_eq!(String::from_utf8_lossy(&output.stdout).lines().last(), Some("200000"));
+        // They take the place of those of the environment, where nobody listens.
+        for environment in [None, Some("127.0.0.1:1")] {
+            let mut command = command(&dir, &args);
+            command.envs(environment.map(|at| ("MILLSTREAM_POOL", at)));
+            let output = command.output().unwrap();
+            assert_ends(&output, 0);
+            assert_eq!(String::from_utf8_lossy(&output.stdout).lines().last(), Some("200000"));
+        }
+        let both = command(&dir, &[&args[..], &["--pool", "127.0.0.1:1"]].concat()).output();
+        assert_fails(&both.unwrap(), 2, "--memory-servers starts the servers of a job, and --pool");
     }
 }
 

@@ -174,6 +174,7 @@ fn a_server_that_is_started_anew_has_none_of_what_it_held() {
         let lost = format!("memory server '{name}' is gone");
         let named = messages.contains(&lost) && messages.contains("load it again");
         assert!(named || messages.contains("the pool has no table 't'"), "{messages}");
+        assert!(!messages.contains("is gone: memory server"), "it is named once: {messages}");
         if named {
             // It notices within a second.
             let listed = || {

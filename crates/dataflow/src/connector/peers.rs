@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{ConnectorError, DataflowError};
+use crate::secrets;
 
 /// A peer that can be lost while nobody reads from it or writes to it.
 pub trait PeerCheck: Send + Sync {
@@ -57,18 +58,28 @@ impl NeededPeers {
         Ok(())
     }
 
-    /// Says to all of them why the job fails in this process. It may be called again with what
-    /// follows from that.
+    /// Says to all of them why the job fails in this process, without secrets. It may be called
+    /// again with what follows from that.
     pub fn report_failure(&self, reason: &str) {
+        let reason = secrets::masked(reason);
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let needed: Vec<_> = peers.iter().filter_map(Weak::upgrade).collect();
         drop(peers);
-        needed.iter().for_each(|needed| needed.peer.failed(reason));
+        needed.iter().for_each(|needed| needed.peer.failed(&reason));
     }
 
-    /// The same, for an error that ends a worker.
+    /// The same, for an error that ends a worker, with its hint.
     pub(crate) fn reported(&self, error: DataflowError) -> DataflowError {
-        self.report_failure(&error.to_string());
+        let hint = match error.cause() {
+            DataflowError::Connector(
+                ConnectorError::Option { hint, .. }
+                | ConnectorError::Column { hint, .. }
+                | ConnectorError::Io { hint, .. },
+            ) => hint.as_ref(),
+            _ => None,
+        };
+        let hint = hint.map_or_else(String::new, |hint| format!(" ({hint})"));
+        self.report_failure(&format!("{error}{hint}"));
         error
     }
 }
@@ -106,9 +117,13 @@ mod tests {
         let _lost = peers.add(Arc::new(Lost("a")), 1);
         peers.report_failure("no room");
         let error = peers.reported(DataflowError::Expression("too large".into()));
+        let hint = Some("make room".into());
+        let full = ConnectorError::Io { place: "pool".into(), message: "no room".into(), hint };
+        peers.reported(DataflowError::from(full).of_operator(0));
         drop(needed);
         peers.report_failure("later");
-        assert_eq!(*there.0.lock().unwrap(), ["no room".to_owned(), error.to_string()]);
+        let all = ["no room".to_owned(), error.to_string(), "pool: no room (make room)".to_owned()];
+        assert_eq!(*there.0.lock().unwrap(), all);
     }
 
     #[test]

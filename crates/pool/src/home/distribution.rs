@@ -203,6 +203,11 @@ impl Home {
         waits.into_iter().flat_map(|load| self.end_saving(load, Err(reason.clone()))).collect()
     }
 
+    /// The name of another server.
+    pub fn peer_name(&self, peer: PeerId) -> Option<&str> {
+        Some(&self.other(peer)?.place.name)
+    }
+
     /// The servers that hold extents.
     pub(super) fn holders_of(&self, extents: &[(ExtentId, u32)]) -> Vec<ExtentHolder> {
         let numbers = extents.iter().map(|(extent, _)| extent.server);

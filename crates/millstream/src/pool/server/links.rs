@@ -140,7 +140,12 @@ impl Links {
                 signal.signal();
             };
             if let Err(error) = run(&tell, &received) {
-                tell(Event::PeerLost(peer, number, error.to_string()));
+                // Who hears of it knows the name.
+                let reason = match error {
+                    PoolError::Lost { reason, .. } => reason,
+                    error => error.to_string(),
+                };
+                tell(Event::PeerLost(peer, number, reason));
             }
         })?;
         Ok(tasks)

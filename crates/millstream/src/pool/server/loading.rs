@@ -200,7 +200,8 @@ impl Control {
                 self.act(effects);
             }
             Event::PeerLost(peer, link, reason) => {
-                tracing::warn!("another memory server is gone: {reason}");
+                let name = self.home.peer_name(peer).unwrap_or_default();
+                tracing::warn!("memory server '{name}' is gone: {reason}");
                 let effects = self.home.peer_lost(peer, link, &reason);
                 self.act(effects);
             }
