@@ -12,6 +12,7 @@ pub mod circles;
 pub mod imports;
 pub mod layers;
 pub mod links;
+pub mod mechanisms;
 pub mod messages;
 pub mod source;
 pub mod suites;

@@ -1,7 +1,9 @@
 //! Applies every rule to this checkout.
 
 use tidy::tree::expect_none;
-use tidy::{Finding, Tree, bounds, circles, layers, links, messages, source, suites, words};
+use tidy::{
+    Finding, Tree, bounds, circles, layers, links, mechanisms, messages, source, suites, words,
+};
 
 fn check(rule: &str, find: fn(&Tree) -> Vec<Finding>) {
     let tree = Tree::of_checkout().expect("the checkout is readable");
@@ -62,6 +64,11 @@ fn links_of_the_documentation_lead_somewhere() {
 #[test]
 fn every_page_is_in_the_book() {
     check("the book's table of contents", links::outside_the_book);
+}
+
+#[test]
+fn each_mechanism_of_the_papers_says_what_there_is_of_it() {
+    check("mechanisms", mechanisms::untold);
 }
 
 #[test]
