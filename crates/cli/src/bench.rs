@@ -186,8 +186,9 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     low_latency: bool,
 
-    /// Fails where a target is missed: what is asked of two processes over shared memory, by
-    /// --against-one of nb8 and nb11, by --against-two of ysb and ro
+    /// Fails where a target is missed or not measured: of wire, shuffle and session, and of two
+    /// processes over shared memory, by --against-one of nb8 and nb11, by --against-two of ysb and
+    /// ro
     #[arg(long)]
     check: bool,
 
@@ -329,10 +330,10 @@ struct Measured {
     bars: Vec<Bar>,
 }
 
-/// Fails where a target is missed.
-fn held(bars: &[Bar]) -> Result<ExitCode, Failure> {
-    let missed: Vec<&str> =
-        bars.iter().filter(|bar| bar.met != Some(true)).map(|bar| &*bar.what).collect();
+/// Fails where a target is missed, or could not be measured.
+fn held<'a>(bars: impl IntoIterator<Item = &'a Bar>) -> Result<ExitCode, Failure> {
+    let missed = bars.into_iter().filter(|bar| bar.met != Some(true));
+    let missed: Vec<&str> = missed.map(|bar| &*bar.what).collect();
     if missed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -482,11 +483,13 @@ fn reported<T>(result: Result<T, BenchError>, control: &Control) -> Result<T, Be
     result
 }
 
-/// Prints a report, and writes it where that was asked for.
+/// Prints a report, and writes it where that was asked for; fails where a target is missed and that
+/// is to be checked.
 fn write_report(
     report: &FigureReport,
     json: bool,
     path: Option<&Path>,
+    check: bool,
 ) -> Result<ExitCode, Failure> {
     let mut text = if json { format!("{}\n", report.json()) } else { report.to_string() };
     if let Some(path) = path {
@@ -496,7 +499,7 @@ fn write_report(
         }
     }
     print(&text);
-    Ok(ExitCode::SUCCESS)
+    if check { held(report.bars()) } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// Sees to it that a report can be written when all has been measured, which takes long.

@@ -184,6 +184,19 @@ fn a_target_that_is_not_reached_or_not_measured_fails_a_check() {
 }
 
 #[test]
+fn statements_of_a_session_are_held_to_their_target_by_a_check() {
+    let args = "session --nodes 2 --workers 1 --fabric shm --runs 1 --check --json";
+    let output = bench(&args.split(' ').collect::<Vec<_>>());
+    let error = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [bar] = &report["sections"][0]["bars"].as_array().unwrap()[..] else { panic!("{report}") };
+    // Whether it is met is the machine's.
+    let is_missed = bar["met"] == false;
+    assert_eq!(output.status.code(), Some(i32::from(is_missed)), "{error}");
+    assert_eq!(error.contains("1 targets are not met: a second statement"), is_missed, "{error}");
+}
+
+#[test]
 fn flink_that_cannot_be_started_is_skipped_with_the_reason() {
     let output = bench(&["recovery", "--only", "flink", "--flink", "/nowhere/java -cp x"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -206,7 +219,7 @@ fn a_page_that_cannot_be_written_is_told_before_anything_is_measured() {
 fn a_flag_that_would_change_nothing_is_refused() {
     for (args, why) in [
         ("limits --nodes 2", "--nodes is not of 'bench limits'"),
-        ("wire --keys 7", "it takes --fabric, --runs, --report"),
+        ("wire --keys 7", "it takes --fabric, --runs, --check, --report"),
         ("ysb --report a.html", "--report is of 'bench wire', 'bench shuffle' and 'bench session'"),
         ("cm --latency 1e6 --runs 3", "--runs is not of runs by the clock"),
         ("cm --sustainable --rows 1e6", "--rows is not of runs by the clock"),

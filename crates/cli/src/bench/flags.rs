@@ -122,14 +122,15 @@ impl BenchArgs {
     fn taken(&self) -> Option<(&'static str, &'static [&'static str])> {
         Some(match self.workload {
             Some(Name::Limits) => ("'bench limits'", &["--workers", "--runs"]),
-            Some(Name::Wire) => ("'bench wire'", &["--fabric", "--runs", "--report"]),
+            Some(Name::Wire) => ("'bench wire'", &["--fabric", "--runs", "--check", "--report"]),
             Some(Name::Session) => (
                 "'bench session'",
-                &["--nodes", "--workers", "--fabric", "--runs", "--set", "--report"],
+                &["--nodes", "--workers", "--fabric", "--runs", "--check", "--set", "--report"],
             ),
-            Some(Name::Shuffle) => {
-                ("'bench shuffle'", &["--nodes", "--fabric", "--rows", "--runs", "--report"])
-            }
+            Some(Name::Shuffle) => (
+                "'bench shuffle'",
+                &["--nodes", "--fabric", "--rows", "--runs", "--check", "--report"],
+            ),
             _ if self.write.is_some() => (
                 "the rows that --write writes",
                 &[

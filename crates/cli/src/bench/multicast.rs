@@ -83,6 +83,10 @@ pub(crate) struct MulticastArgs {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
+    /// Fails where a target is missed or not measured
+    #[arg(long)]
+    check: bool,
+
     /// Prints the report as one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -90,7 +94,7 @@ pub(crate) struct MulticastArgs {
 
 impl MulticastArgs {
     /// The sweep of the paper: the command without options, whose runs last `factor` times as long.
-    pub(crate) fn of_paper(nodes: Option<u32>, factor: f64, report: PathBuf) -> Self {
+    pub(crate) fn of_paper(nodes: Option<u32>, factor: f64, report: PathBuf, check: bool) -> Self {
         let none = Self::augment_args(Command::new("multicast")).get_matches_from(["multicast"]);
         let usual = Self::from_arg_matches(&none).unwrap_or_else(|error| error.exit());
         let last = |seconds: f64| (seconds * factor).clamp(SECONDS_MIN, SECONDS_MAX);
@@ -100,6 +104,7 @@ impl MulticastArgs {
             rate_seconds: last(usual.rate_seconds),
             app_scale: (usual.app_scale * factor).clamp(FACTOR_MIN, FACTOR_MAX),
             report: Some(report),
+            check,
             ..usual
         }
     }
@@ -140,7 +145,7 @@ pub(crate) fn multicast(args: &MulticastArgs) -> Result<ExitCode, Failure> {
     };
     let report =
         multicast::report(&plan, &measured, args.changes).map_err(|error| failed(&error))?;
-    write_report(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref(), args.check)
 }
 
 fn factor(text: &str) -> Result<f64, String> {

@@ -71,6 +71,10 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
+    /// Fails where a target is missed or not measured
+    #[arg(long)]
+    check: bool,
+
     /// Prints the report as one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -90,7 +94,7 @@ pub(crate) fn predict(args: &PredictArgs) -> Result<ExitCode, Failure> {
         overrides: args.cycles.clone(),
     };
     let report = predict::predict(&mut Processes, &asked);
-    write_report(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref(), args.check)
 }
 
 fn positive(text: &str) -> Result<f64, String> {

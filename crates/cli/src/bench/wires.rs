@@ -28,7 +28,7 @@ pub(super) fn wire(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let transports: Vec<Transport> = kinds.into_iter().map(Transport::of).chain(plain).collect();
     let effort = Effort { runs: args.runs as usize, ..Effort::default() };
     let report = bench::wire::measure(&transports, effort);
-    write_report(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref(), args.check)
 }
 
 /// Nodes of a session, and workers of each, where it is not said how many: as many as the cost of a
@@ -52,7 +52,7 @@ pub(super) fn session(args: &BenchArgs) -> Result<ExitCode, Failure> {
         settings: args.set.clone(),
     };
     let report = bench::session::measure(&plan).map_err(|error| failed(&error.into()))?;
-    write_report(&report, args.json, args.report.as_deref())
+    write_report(&report, args.json, args.report.as_deref(), args.check)
 }
 
 /// Measures integers through two shuffles.
@@ -87,7 +87,8 @@ pub(super) fn shuffle(args: &BenchArgs) -> Result<ExitCode, Failure> {
             .into(),
     ];
     let title = "Integers through two shuffles".into();
-    write_report(&FigureReport { title, about, sections }, args.json, args.report.as_deref())
+    let report = FigureReport { title, about, sections };
+    write_report(&report, args.json, args.report.as_deref(), args.check)
 }
 
 /// This process's part of the measurement.
