@@ -85,7 +85,7 @@ fn needs_tls(option: &str, what: &str) -> Result<(), ConnectorError> {
         return Ok(());
     }
     let message = format!("{what} needs OpenSSL, and this program was built without it");
-    let hint = "build it with it: cargo build --release --features kafka-tls";
+    let hint = "build one with it: cargo build --release --features kafka-tls";
     Err(refuse(option, message, Some(hint.into())))
 }
 

@@ -424,7 +424,7 @@ impl Table {
                 (place, format!("column '{column}' of table '{}': {message}", self.name), hint)
             }
             ConnectorError::Io { place, message, hint } => {
-                let option = places.options.get("path").copied();
+                let option = ADDRESSES.iter().find_map(|key| places.options.get(*key).copied());
                 let text = format!("table '{}': {place}: {message}", self.name);
                 (option.unwrap_or(places.name), text, hint)
             }
@@ -437,6 +437,9 @@ impl Table {
         error
     }
 }
+
+/// The options that say where the rows of a table are: an error of a place is shown there.
+const ADDRESSES: [&str; 4] = ["path", "url", "uri", "address"];
 
 /// Between a table and its version in a name that no statement can declare by mistake.
 const AS_OF_VERSION: &str = " FOR SYSTEM_TIME AS OF VERSION ";

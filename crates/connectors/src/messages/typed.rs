@@ -207,7 +207,13 @@ pub(super) fn proto_type(
             return Err(refuse(PROTO_FILE, "is missing", Some(hint)));
         }
     };
-    let unfit = |reason: String| refuse(key, format!("{path}: {reason}"), None);
+    let hint = if key == PROTO_FILE {
+        "write the path of a .proto file, beside which lies what it imports"
+    } else {
+        "make it by `protoc --include_imports --descriptor_set_out=FILE message.proto`, or write \
+         'protobuf.proto.file' = 'message.proto'"
+    };
+    let unfit = |reason: String| refuse(key, format!("{path}: {reason}"), Some(hint.to_owned()));
     let (pool, text) = if registered {
         let text = std::fs::read_to_string(path).map_err(|error| unfit(error.to_string()))?;
         // Nothing is imported that the registry would not have.

@@ -51,6 +51,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long it may be silent within an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// The hint where keys are missing or wrong.
+const KEYS_HINT: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or 's3.anonymous' = \
+                         'true' for a public bucket";
+
+/// Where machines of AWS ask for keys. The client does, if it is given none.
+const KEYS_OF_MACHINE: &str = "//169.254.169.254/";
+
 /// Where an object is, in options.
 pub(crate) const S3_OPTIONS: [OptionSpec; 6] = [
     OptionSpec {
@@ -294,15 +301,18 @@ impl ObjectStoreClient {
         let (message, hint) = match error {
             Error::NotFound { .. } => ("no such object or bucket".to_owned(), None),
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                let hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-                            's3.anonymous' = 'true' for a public bucket";
-                let hint = if self.lists { hint } else { "the address needs a signature" };
+                let hint = if self.lists { KEYS_HINT } else { "the address needs a signature" };
                 (format!("access is refused: {}", self.cause(error)), Some(hint.to_owned()))
             }
             Error::Precondition { .. } => (
                 "it was replaced while it was read".to_owned(),
                 Some("run the query again, and replace objects while nobody reads them".into()),
             ),
+            other if chain(other).contains(KEYS_OF_MACHINE) => {
+                let cause = self.cause(other);
+                let message = format!("there are no keys, and this machine gives none: {cause}");
+                (message, Some(KEYS_HINT.to_owned()))
+            }
             other => {
                 let hint =
                     "check 'path' and 's3.endpoint'; 'retry.timeout' is how long to try again";

@@ -477,6 +477,37 @@ fn messages_of_protobuf_are_written_as_others_write_them() {
 }
 
 #[test]
+fn descriptions_that_are_none_say_where_and_what_to_write() {
+    let scratch = Scratch::new("formats-descriptions");
+    let one = columns(&[("id", BIGINT)]);
+    let says = |key: &str, path: &str, place: &str, words: &str| {
+        let options = [
+            ("format", if key.starts_with("avro") { "avro" } else { "protobuf" }),
+            ("protobuf.message-class-name", "Event"),
+            (key, path),
+        ];
+        let error = refused(MessageFormat::new(&table(&one, &options), &[0]));
+        let text = error.to_string();
+        assert!(text.contains(key) && text.contains(place), "{text}");
+        assert!(hint(&error).contains(words), "{error:?}");
+    };
+    let proto = "protobuf.proto.file";
+    let wrong =
+        scratch.write("wrong.proto", "syntax = \"proto3\";\nmessage Event { int32 id = ; }");
+    says(proto, &wrong, "wrong.proto: at 2:28: ", "a .proto file");
+    let imports = "syntax = \"proto3\";\nimport \"wrong.proto\";\nmessage Event { int32 id = 1; }";
+    says(proto, &scratch.write("imports.proto", imports), "wrong.proto:2:28: ", "imports");
+    let missing = imports.replace("wrong", "missing");
+    says(proto, &scratch.write("alone.proto", missing), "alone.proto: at 2:1: ", "imports");
+    says(proto, "missing.proto", "missing.proto: ", "a .proto file");
+    let set = scratch.write("wrong.desc", "no descriptors");
+    says("protobuf.descriptor.file", &set, "wrong.desc: ", "--include_imports");
+    says("avro.schema", "{\"type\": \"record\"", "no JSON", "\"fields\"");
+    says("avro.schema", "\"int\"", "record", "\"fields\"");
+    says("avro.schema.file", "missing.avsc", "missing.avsc: ", "a schema in JSON");
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_its_name() {
     let refuse = |columns: &SchemaRef, options: &[(&str, &str)]| {
         let of = table(columns, options);

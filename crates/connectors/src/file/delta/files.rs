@@ -220,14 +220,18 @@ fn check_protocol(place: &str, protocol: &Value) -> Result<(), ConnectorError> {
     let features = protocol.get("readerFeatures").and_then(Value::as_array);
     let features = features.into_iter().flatten().filter_map(Value::as_str);
     let unknown = features.into_iter().find(|feature| !FEATURES.contains(feature));
-    let message = match unknown {
-        Some(feature) => format!("the table has the feature '{feature}', which is not read"),
-        None if version > NAMED_FEATURES => {
-            format!("the table is for readers of version {version}, and this one has 3")
+    match unknown {
+        Some(feature) => {
+            let message = format!("the table has the feature '{feature}', which is not read");
+            Err(unread(place, message, "write the table without that feature"))
         }
-        None => return Ok(()),
-    };
-    Err(unread(place, message, "write it without, or as files of Parquet"))
+        None if version > NAMED_FEATURES => {
+            let message =
+                format!("the table is for readers of version {version}, and this one has 3");
+            Err(unread(place, message, "write the table for readers of version 3 or less"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The partition columns.

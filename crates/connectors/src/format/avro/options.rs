@@ -30,6 +30,10 @@ pub(crate) const CODEC: OptionSpec = OptionSpec {
     doc: "How a sink compresses the blocks of a file.",
 };
 
+/// The hint where a schema is none.
+const SCHEMA_HINT: &str = "a schema is such as {\"type\": \"record\", \"name\": \"row\", \"fields\": \
+                           [{\"name\": \"id\", \"type\": \"long\"}]}";
+
 /// How a sink packs blocks.
 ///
 /// # Errors
@@ -53,12 +57,11 @@ pub(crate) fn schema_for(
     columns: &Schema,
     options: OptionReader<'_>,
 ) -> Result<WrittenSchema, ConnectorError> {
-    let given = given(options)?;
-    let (key, json) = match given {
-        Some((key, json)) => (key, json),
-        None => ("format", schema_of(columns)?),
+    let (key, json, hint) = match given(options)? {
+        Some((key, json)) => (key, json, Some(SCHEMA_HINT.to_owned())),
+        None => ("format", schema_of(columns)?, None),
     };
-    let schema = AvroSchema::new(&json, &[]).map_err(|reason| refuse(key, reason, None))?;
+    let schema = AvroSchema::new(&json, &[]).map_err(|reason| refuse(key, reason, hint))?;
     Ok(WrittenSchema { schema, json })
 }
 
@@ -70,7 +73,8 @@ fn given(options: OptionReader<'_>) -> Result<Option<(&'static str, String)>, Co
         (Some(json), None) => Ok(Some((schema, json.to_owned()))),
         (None, None) => Ok(None),
         (None, Some(path)) => {
-            let unfit = |error: String| refuse(file, format!("{path}: {error}"), None);
+            let hint = || Some("write the path of a file with a schema in JSON".to_owned());
+            let unfit = |error: String| refuse(file, format!("{path}: {error}"), hint());
             let bytes = std::fs::metadata(path).map_err(|error| unfit(error.to_string()))?.len();
             if bytes > SCHEMA_BYTES_MAX as u64 {
                 return Err(unfit(format!("it has {bytes} bytes, {SCHEMA_BYTES_MAX} at most")));

@@ -27,10 +27,21 @@ pub(crate) fn described(path: &str) -> Result<DescriptorPool, String> {
     if path.extension().is_some_and(|extension| extension == "proto") {
         let within = path.parent().filter(|within| !within.as_os_str().is_empty());
         let within = within.unwrap_or(Path::new("."));
-        return pool(guarded(|| protox::compile([path], [within]))?);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let compiled = || protox::compile([path], [within]).map_err(|error| placed(&error, &name));
+        return pool(guarded(compiled)?);
     }
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     guarded(|| DescriptorPool::decode(bytes.as_slice()))
+}
+
+/// The error of the compiler with its line and column, as its `Debug` has them: `at 3:7: …`, and
+/// with the name of the file if it is another one than `main`.
+fn placed(error: &protox::Error, main: &str) -> String {
+    let text = format!("{error:?}");
+    let begins = |rest: &&str| rest.starts_with(|first: char| first.is_ascii_digit());
+    let place = text.strip_prefix(main).and_then(|rest| rest.strip_prefix(':')).filter(begins);
+    place.map_or(text.clone(), |place| format!("at {place}"))
 }
 
 fn pool(set: FileDescriptorSet) -> Result<DescriptorPool, String> {
@@ -67,7 +78,7 @@ pub(crate) fn compiled(
     resolver.add(GoogleFileResolver::new());
     let mut compiler = Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(false);
-    guarded(|| compiler.open_file(MAIN).map(drop))?;
+    guarded(|| compiler.open_file(MAIN).map(drop).map_err(|error| placed(&error, MAIN)))?;
     let pool = pool(compiler.file_descriptor_set())?;
     pool.get_file_by_name(MAIN).ok_or_else(|| "it is not among what was compiled".into())
 }
