@@ -26,6 +26,7 @@ use dataflow::source::Source;
 mod client;
 mod columns;
 mod errors;
+mod flink;
 mod hostile;
 mod keys;
 #[cfg(test)]
@@ -216,7 +217,7 @@ impl Connector for KafkaConnector {
 
     fn options(&self) -> &'static [OptionSpec] {
         static ALL: LazyLock<Vec<OptionSpec>> =
-            LazyLock::new(|| [&OPTIONS[..], &TYPED_OPTIONS[..]].concat());
+            LazyLock::new(|| [&OPTIONS[..], &TYPED_OPTIONS[..], &flink::OPTIONS[..]].concat());
         &ALL
     }
 
@@ -229,11 +230,13 @@ impl Connector for KafkaConnector {
         table: &TableDef,
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
+        let table = &flink::translated(table, false)?;
         let (topics, settings) = (Topic::of_source(table)?, SourceSettings::new(table)?);
         Ok(Arc::new(source::KafkaSource::new(table, projection, topics, settings)?))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
+        let table = &flink::translated(table, true)?;
         let (topic, settings) = (Topic::new(table)?, SinkSettings::new(table)?);
         Ok(Arc::new(sink::KafkaSink::new(topic, settings, writer::KafkaEncoder::new(table)?)))
     }

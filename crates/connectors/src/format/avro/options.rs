@@ -31,8 +31,8 @@ pub(crate) const CODEC: OptionSpec = OptionSpec {
 };
 
 /// The hint where a schema is none.
-const SCHEMA_HINT: &str = "a schema is such as {\"type\": \"record\", \"name\": \"row\", \"fields\": \
-                           [{\"name\": \"id\", \"type\": \"long\"}]}";
+const SCHEMA_HINT: &str = "a schema is such as {\"type\": \"record\", \"name\": \"row\", \
+                           \"fields\": [{\"name\": \"id\", \"type\": \"long\"}]}";
 
 /// How a sink packs blocks.
 ///
