@@ -4,8 +4,9 @@
 //! standard output carries rows and nothing else; everything for the reader's eyes goes to standard
 //! error; the exit code is 0 when the job ended well, 1 when it failed, 2 when the arguments or the
 //! SQL are wrong, 70 after a bug, and 130 after Ctrl-C.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod allocator;
 mod args;
 mod bench;
 mod cert;
@@ -50,11 +51,8 @@ use millstream::panics;
 use crate::command::{Cli, Command};
 use crate::failure::Failure;
 
-/// Arrays of a batch are allocated and freed again some thousand times a second.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::keep_freed();
     // A panic becomes an error where it can be told what was done; one of a thread beside is told
     // at once.
     panics::keep(|panicked| Failure::bug(panicked).print());

@@ -29,6 +29,8 @@ pub const UNSAFE_ALLOWED: &[&str] = &[
     "crates/state/src/vector/neon.rs",
     "crates/state/examples/",
     "crates/connectors/src/format/csv/blocks.rs",
+    // An option of the allocator, which is C.
+    "crates/cli/src/allocator.rs",
     // Structures of C, which other libraries of the process read and write.
     "crates/python/src/capsules.rs",
 ];
