@@ -4,10 +4,12 @@ use channel::{Link, LinkError, ReceivedFrame, RingConfig, Transfer};
 use fabric::sim::{SimNet, SimOptions};
 use fabric::{Endpoint, Fabric, Flags, LinkId, OpId, Publish, RemoteKey, RemoteRange, Src};
 
-/// Dimensions of the ring.
+/// Slots of the ring, and bytes of each.
 const SLOTS: u32 = 4;
 const SLOT_BYTES: usize = 1024;
+/// Bytes behind the payload.
 pub const TRAILER_BYTES: usize = 64;
+/// Bytes of a payload at most.
 pub const PAYLOAD_MAX: usize = SLOT_BYTES - TRAILER_BYTES;
 /// Bytes of the peer's region.
 pub const REGION_BYTES: usize = 31 * 64;
@@ -16,11 +18,13 @@ const INCARNATION: u32 = 7;
 /// The length of a frame whose payload is a reference has this bit.
 pub const BORROWED: u32 = 1 << 31;
 
-/// Bits of the first byte: payloads are checked, the peer has no region, it is not published,
-/// checksums and commit words come as they are.
+/// A bit of the first byte: payloads have checksums.
 pub const CHECKED: u8 = 1;
+/// Another: the peer has no region.
 pub const WITHOUT_REGION: u8 = 2;
+/// Another: the peer's region is not published any more.
 pub const UNPUBLISHED: u8 = 4;
+/// Another: checksums and commit words come as they are.
 pub const PLAIN: u8 = 8;
 
 /// What became of the frames.

@@ -433,6 +433,7 @@ impl InForce {
             bytes(&lower).filter(|n| (least..=most).contains(n)).ok_or(refused.clone())
         };
         let flag = || on(&lower).ok_or(refused.clone());
+        let time = || nanos(&lower).filter(|ns| *ns > 0).ok_or(refused.clone());
         match name {
             "millstream.allowed_lateness" => {
                 changed.allowed_lateness_ns = nanos(&lower).ok_or(refused.clone())?;
@@ -444,10 +445,7 @@ impl InForce {
             "millstream.batch_bytes" => changed.batch_bytes = number(1 << 20, 1 << 50)? as usize,
             "millstream.batch_rows" => job.batch_rows_max = number(1, 1 << 20)? as usize,
             "millstream.epoch_bytes" => job.epoch.bytes = number(1, 1 << 50)?,
-            "millstream.epoch_latency" => {
-                let ns = nanos(&lower).filter(|ns| *ns > 0);
-                job.epoch.latency_ns = ns.ok_or(refused.clone())?;
-            }
+            "millstream.epoch_latency" => job.epoch.latency_ns = time()?,
             "millstream.epoch_stretch" => job.epoch.stretch = number(1, 1024)?,
             "millstream.epochs_kept" => job.epochs_kept_max = number(1, 64)? as usize,
             "millstream.frequent_keys" | "millstream.shuffle_bytes" | "millstream.shuffle_wait" => {
@@ -475,10 +473,7 @@ impl InForce {
                 job.spill = spill_dir(value.trim()).ok_or(refused.clone())?;
             }
             "millstream.racks" => job.casting.racks = racks(value).ok_or(refused.clone())?,
-            "millstream.stall_timeout" => {
-                let waits = nanos(&lower).filter(|ns| *ns > 0);
-                job.casting.stall_ns = waits.ok_or(refused.clone())?;
-            }
+            "millstream.stall_timeout" => job.casting.stall_ns = time()?,
             "millstream.checksum"
             | "millstream.connection"
             | "millstream.credit_slots"
