@@ -29,7 +29,7 @@ pub(crate) struct CreateTable {
     pub(crate) columns: Vec<ColumnDecl>,
     pub(crate) watermark: Option<WatermarkDecl>,
     pub(crate) buckets: Vec<BucketsDecl>,
-    /// The columns of `PRIMARY KEY (…) NOT ENFORCED`, and where it stands.
+    /// The columns of the `PRIMARY KEY`, and where it stands.
     pub(crate) key: Option<(Place, Vec<Ident>)>,
     pub(crate) options: Vec<OptionDecl>,
     /// The query of CREATE TABLE AS, whose columns it has where none are declared.
@@ -209,14 +209,15 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
         table.watermark = Some(watermark(cursor)?);
         return Ok(());
     }
-    if cursor.words("PRIMARY KEY") {
-        if table.key.is_some() {
-            return Err(Diagnostic::at(place, "a table has one primary key"));
-        }
-        table.key = Some((place, primary_key(cursor)?));
-        return Ok(());
+    let is_named = cursor.words("CONSTRAINT");
+    if is_named {
+        cursor.ident("the name of a constraint")?;
     }
-    if cursor.words("CONSTRAINT") || cursor.words("UNIQUE") {
+    if cursor.words("PRIMARY KEY") {
+        let columns = key_columns(cursor)?;
+        return table.take_key(place, columns);
+    }
+    if is_named || cursor.words("UNIQUE") {
         return Err(Diagnostic::at(place, "constraints are not supported")
             .hint("leave the clause out: rows are taken as they come"));
     }
@@ -246,6 +247,11 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
     if !not_null {
         cursor.words("NULL");
     }
+    let key = cursor.place();
+    if cursor.words("PRIMARY KEY") {
+        not_enforced(cursor, "PRIMARY KEY NOT ENFORCED")?;
+        table.take_key(key, vec![name.clone()])?;
+    }
     let mut origin = ColumnOrigin::Data;
     if cursor.words("METADATA") {
         origin = ColumnOrigin::Metadata(if cursor.words("FROM") {
@@ -261,20 +267,35 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
     Ok(())
 }
 
-/// Reads what follows `PRIMARY KEY`.
-fn primary_key(cursor: &mut Cursor<'_>) -> Result<Vec<Ident>, Diagnostic> {
+impl CreateTable {
+    fn take_key(&mut self, place: Place, columns: Vec<Ident>) -> Result<(), Diagnostic> {
+        if self.key.is_some() {
+            return Err(Diagnostic::at(place, "a table has one primary key"));
+        }
+        self.key = Some((place, columns));
+        Ok(())
+    }
+}
+
+/// Reads what follows `PRIMARY KEY` between columns.
+fn key_columns(cursor: &mut Cursor<'_>) -> Result<Vec<Ident>, Diagnostic> {
     cursor.expect(&Token::LParen)?;
     let mut columns = vec![cursor.ident("a column")?];
     while cursor.token(&Token::Comma) {
         columns.push(cursor.ident("a column")?);
     }
     cursor.expect(&Token::RParen)?;
-    let place = cursor.place();
-    if !cursor.words("NOT ENFORCED") {
-        return Err(Diagnostic::at(place, "a key is not checked here")
-            .hint("write PRIMARY KEY (…) NOT ENFORCED"));
-    }
+    not_enforced(cursor, "PRIMARY KEY (…) NOT ENFORCED")?;
     Ok(columns)
+}
+
+/// Reads the end of a key, which is written as `form`.
+fn not_enforced(cursor: &mut Cursor<'_>, form: &str) -> Result<(), Diagnostic> {
+    let place = cursor.place();
+    if cursor.words("NOT ENFORCED") {
+        return Ok(());
+    }
+    Err(Diagnostic::at(place, "a key is not checked here").hint(format!("write {form}")))
 }
 
 fn comment(cursor: &mut Cursor<'_>) -> Result<(), Diagnostic> {

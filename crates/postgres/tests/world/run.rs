@@ -109,7 +109,8 @@ fn rows_of_a_file_are_rows_of_a_table() {
     rows.push("20000,\"two, and \"\"quotes\"\"\",".into());
     dir.write("given.csv", &format!("n,text,price\n{}\n", rows.join("\n")));
     let columns = "n BIGINT, text STRING, price DOUBLE";
-    for (options, key) in [("", ""), (", PRIMARY KEY (n) NOT ENFORCED", " PRIMARY KEY")] {
+    let key = ", CONSTRAINT k PRIMARY KEY (n) NOT ENFORCED";
+    for (options, key) in [("", ""), (key, " PRIMARY KEY")] {
         let table = made("copied", &format!("n bigint{key}, text text, price double precision"));
         let sql = file("given", columns)
             + &declare(&table, &format!("{columns}{options}"), "")
@@ -139,9 +140,10 @@ fn a_table_of_flink_works_as_it_is() {
     );
     let url = url();
     let columns = "id INT, total DECIMAL(10, 2), at TIMESTAMP(3)";
+    let keyed = columns.replace("id INT", "id INT PRIMARY KEY NOT ENFORCED");
     let sql = file("given", columns)
         + &format!(
-            "CREATE TABLE sums ({columns}, PRIMARY KEY (id) NOT ENFORCED) WITH (
+            "CREATE TABLE sums ({keyed}) WITH (
              'connector' = 'jdbc', 'url' = 'jdbc:{url}&reWriteBatchedInserts=true',
              'table-name' = '{table}', 'username' = 'postgres', 'password' = 'x',
              'driver' = 'org.postgresql.Driver',

@@ -1,0 +1,2 @@
+CREATE TABLE t (k BIGINT, CONSTRAINT u UNIQUE (k)) WITH ('connector' = 'memory');
+SELECT k FROM t;

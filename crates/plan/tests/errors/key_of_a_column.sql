@@ -1,0 +1,4 @@
+CREATE TABLE t (
+  k BIGINT NOT NULL PRIMARY KEY NOT ENFORCED COMMENT 'the key', n BIGINT
+) WITH ('connector' = 'memory');
+SELECT k FROM t;

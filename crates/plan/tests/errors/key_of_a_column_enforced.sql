@@ -1,0 +1,2 @@
+CREATE TABLE t (k BIGINT PRIMARY KEY, n BIGINT) WITH ('connector' = 'memory');
+SELECT k FROM t;

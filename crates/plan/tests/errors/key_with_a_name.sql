@@ -1,0 +1,4 @@
+CREATE TABLE t (
+  k BIGINT, n BIGINT, CONSTRAINT pk PRIMARY KEY (k) NOT ENFORCED
+) WITH ('connector' = 'memory');
+SELECT k FROM t;
