@@ -333,7 +333,7 @@ pub(crate) struct PoolArgs {
 
     /// The certificate of this process, which `millstream cert issue` has made, for memory servers
     /// of other machines
-    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(long, value_name = "DIR", env = "MILLSTREAM_POOL_CERTS", global = true)]
     pub(crate) pool_certs: Option<PathBuf>,
 
     /// The token of readers that a memory server has left (memory --read-token-file): this process

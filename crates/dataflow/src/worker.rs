@@ -332,8 +332,7 @@ impl Worker {
             staged_last: staged_last.clone(),
             peers: peers.clone(),
         };
-        let limits = || limits(&job, workers);
-        let in_flight = multicast.map(|member| PayloadsInFlight::new(member, limits()));
+        let in_flight = multicast.map(|of| PayloadsInFlight::new(of, limits(&job, workers)));
         let reconnector = reconnector.map(|it| with_waker(it, external.waker()));
         let net = Rc::new(Net::new(links, reconnector, in_flight, &place, metrics.clone()));
         signals.register(external.waker());
@@ -347,7 +346,6 @@ impl Worker {
         let nodes: Rc<[Option<Rc<Node>>]> = nodes.into();
         spawn_nodes(&mut scheduler, &nodes, &timers);
         spawn_receivers(&mut scheduler, &net, &nodes, &clock, &metrics);
-        let idle = job.settings.idle;
         let spins = if shares_processors { SPINS_SHARED } else { SPINS };
         Ok(Self {
             scheduler,
@@ -359,7 +357,7 @@ impl Worker {
             signals,
             metrics,
             bad,
-            idle,
+            idle: job.settings.idle,
             spins,
             readings,
             number: worker,

@@ -230,7 +230,7 @@ impl PoolConnector {
     fn access(&self) -> Result<&Arc<dyn PoolAccess>, ConnectorError> {
         self.access.as_ref().ok_or_else(|| {
             let hint = "start a memory server, `millstream memory --bytes 8GiB`, and name it: \
-                        --pool; or `millstream run` starts some for itself: --memory-servers 1x8GiB";
+                        --pool; or have `millstream run` start one: --memory-servers 1x8GiB";
             refuse("connector", "no pool is known here", Some(hint.into()))
         })
     }

@@ -27,6 +27,11 @@ fn outcome_of(from: &mut FieldReader<'_>) -> Result<LookOutcome, PoolError> {
     }
 }
 
+fn encode_abort(out: &mut FieldWriter, load: u64, reason: &str) {
+    numbers(out, 13, &[load]);
+    out.text(reason);
+}
+
 fn encode_drop(out: &mut FieldWriter, table: &str) {
     out.u8(14);
     out.text(table);
@@ -215,10 +220,7 @@ impl ClientRequest {
                 encode_strips(&mut out, 21, (*load, *writer), strips);
                 out.u8((*last).into());
             }
-            ClientRequest::Abort { load, reason } => {
-                numbers(&mut out, 13, &[*load]);
-                out.text(reason);
-            }
+            ClientRequest::Abort { load, reason } => encode_abort(&mut out, *load, reason),
             ClientRequest::Drop { table } => encode_drop(&mut out, table),
             ClientRequest::Stat => out.u8(15),
             ClientRequest::Look { table, statement, age_max_ns } => {

@@ -349,8 +349,10 @@ impl Control {
     }
 
     pub(super) fn tell(&mut self, client: ClientId, answer: Result<ServerResponse, PoolError>) {
-        // What follows from the end of a load is not refused once more.
-        let is_refusal = !matches!(answer, Ok(_) | Err(PoolError::GivenUp { .. }));
+        // What follows from the end of a load is not refused once more, and who makes a table asks
+        // for it before.
+        use PoolError::{GivenUp, NoTable};
+        let is_refusal = !matches!(answer, Ok(_) | Err(GivenUp { .. } | NoTable { .. }));
         self.refusals += u64::from(is_refusal);
         self.clients.tell(client, &answer.unwrap_or_else(ServerResponse::Failed));
     }
