@@ -26,7 +26,7 @@ unsafe extern "C" {
 /// Keeps freed memory for [`KEPT_MS`], unless `MIMALLOC_PURGE_DELAY` says otherwise. To be called
 /// before any thread is started.
 pub fn keep_freed() {
-    // SAFETY: mimalloc is linked, and has this function; numbers that are no option are passed over.
+    // SAFETY: mimalloc is linked, and passes over numbers that are no option.
     unsafe { mi_option_set_default(PURGE_DELAY, KEPT_MS) };
 }
 
