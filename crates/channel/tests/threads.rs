@@ -113,7 +113,7 @@ fn load_both_ways_while_both_sleep() {
 #[test]
 fn links_of_a_peer_share_slabs_and_each_keeps_to_its_part() {
     const LINKS: usize = 3;
-    let load = Load { frames: 300, control_every: 5, hold: 2 };
+    let load = Load { frames: 100, control_every: 5, hold: 2 };
     for transfer in [Transfer::Write, Transfer::Read, Transfer::Region] {
         let config = RingConfig { transfer, ..small(true) };
         for [a, b] in fabrics() {
@@ -133,10 +133,10 @@ fn links_of_a_peer_share_slabs_and_each_keeps_to_its_part() {
                     let (salt_a, salt_b) = (2 * salt, 2 * salt + 1);
                     let also = done.clone();
                     scope.spawn(move || {
-                        run(Side::new(a, load, salt_a, salt_b), load, &also, false);
+                        run(Side::new(a, load, salt_a, salt_b), load, &also, true);
                     });
                     scope.spawn(move || {
-                        run(Side::new(b, load, salt_b, salt_a), load, &done, false);
+                        run(Side::new(b, load, salt_b, salt_a), load, &done, true);
                     });
                 }
             });
