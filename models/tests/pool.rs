@@ -321,7 +321,7 @@ impl Pool {
                 (Step::Write(client), Ok(Loading::Written(load, extent)))
             }
             Loading::Written(load, extent) => {
-                if !next.home.check_seal(client, load, extent).is_ok() {
+                if next.home.check_seal(client, load, extent).is_err() {
                     (Step::Seal(client), Err(PoolError::Malformed { what: "seal" }))
                 } else {
                     if self.flaw != Flaw::NotRevoked {
