@@ -4,6 +4,8 @@ use connectors::{OptionReader, refuse};
 use dataflow::connector::{OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
 
+use crate::option;
+
 /// The names of Flink that stand for one of ours.
 const SAME: [(&str, &str); 4] = [
     ("value.format", "format"),
@@ -17,15 +19,6 @@ const IGNORES: [&str; 2] = ["json.ignore-parse-errors", "csv.ignore-parse-errors
 
 const MISSING: &str = "json.fail-on-missing-field";
 const TIMES: &str = "json.timestamp-format.standard";
-
-const fn option(
-    key: &'static str,
-    values: &'static str,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { key, values, default, doc }
-}
 
 pub(crate) const OPTIONS: [OptionSpec; 10] = [
     option(SAME[0].0, "as 'format'", "none", "Flink's other name of 'format'."),
