@@ -96,7 +96,7 @@ pub struct AgainstLimits {
     pub one_worker: Option<MedianRange>,
     /// The share of what as many unrelated processes reach together.
     pub unrelated: Option<MedianRange>,
-    /// What is asked of these.
+    /// The targets of these measurements.
     pub bars: Vec<Bar>,
 }
 

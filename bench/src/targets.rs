@@ -10,7 +10,7 @@ use crate::report::Bar;
 use crate::summary::Summary;
 use crate::workload::{Workload, WorkloadSize};
 
-/// What two processes are held to.
+/// The reference that two processes are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunLimit {
     /// One worker alone; the figure is how many times as fast they are.

@@ -1,4 +1,4 @@
-//! What a peer writes into a ring.
+//! Frames as a hostile peer writes them into a ring.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -27,10 +27,10 @@ pub const UNPUBLISHED: u8 = 4;
 /// Another: checksums and commit words come as they are.
 pub const PLAIN: u8 = 8;
 
-/// What became of the frames.
+/// The outcome of the frames.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// So many were received, and the link stands.
+    /// The number of received frames; the link stands.
     Received(usize),
     /// One broke the protocol, for this reason.
     Refused(String),
@@ -133,7 +133,7 @@ impl Ring {
         Self { net, publish, endpoint, key, link, checks: config.payload_crc, region }
     }
 
-    /// Writes the end of a slot, with so many bytes of payload, and announces it.
+    /// Writes the end of a slot with this length of payload, and announces it.
     fn write(&mut self, position: u32, slot: &Slot, payload: usize) {
         let bytes = &slot.0[PAYLOAD_MAX - payload.next_multiple_of(64)..];
         let offset = (position as usize + 1) * SLOT_BYTES - bytes.len();
@@ -156,7 +156,7 @@ impl Ring {
         self.net.settle();
     }
 
-    /// What the link has received, also what it had to read first.
+    /// All that the link has received, including payloads that it had to read first.
     fn received(&mut self) -> Result<Vec<ReceivedFrame>, LinkError> {
         let mut frames = Vec::new();
         for _ in 0..3 {

@@ -84,7 +84,7 @@ fn kinds() -> BTreeMap<i64, i64> {
     pairs.collect()
 }
 
-/// What the job gives, by loops over what it reads; sorted.
+/// The rows that the job has to give, sorted: computed by loops over its input.
 fn expected() -> Vec<String> {
     let (a, b, kinds) = (read("a"), read("b"), kinds());
     assert_eq!((a.len(), b.len(), kinds.len()), (4_000, 400, 15));

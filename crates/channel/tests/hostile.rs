@@ -232,7 +232,7 @@ fn frames_that_were_never_sent_were_not_taken() {
 /// A link to a peer that says that it has published so many bytes, and has 1,024.
 struct RegionAttack {
     attack: Attack,
-    /// What it has published.
+    /// The memory that it has published.
     _slab: Slab,
 }
 

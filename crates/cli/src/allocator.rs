@@ -19,6 +19,7 @@ const KEPT_MS: c_long = 10_000;
 /// The number of mimalloc's option `purge_delay`.
 const PURGE_DELAY: c_int = 15;
 
+// SAFETY: the signature is that of mimalloc.h.
 unsafe extern "C" {
     fn mi_option_set_default(option: c_int, value: c_long);
 }
@@ -34,6 +35,7 @@ pub fn keep_freed() {
 mod tests {
     use super::*;
 
+    // SAFETY: as above.
     unsafe extern "C" {
         fn mi_option_get(option: c_int) -> c_long;
     }

@@ -323,10 +323,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if args.check { held(&measured.bars) } else { Ok(ExitCode::SUCCESS) }
 }
 
-/// What node 0 has measured.
+/// The measurements of node 0.
 struct Measured {
     text: String,
-    /// What is asked of it.
+    /// Its target.
     bars: Vec<Bar>,
 }
 

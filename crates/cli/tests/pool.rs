@@ -102,7 +102,7 @@ fn a_job_may_have_memory_servers_of_its_own() {
     let script = script.to_str().unwrap();
     for nodes in ["1", "2"] {
         let args = ["run", script, "-q", "--memory-servers", "2x64MiB", "--nodes", nodes];
-        // They take the place of those of the environment, where nobody listens.
+        // They replace the addresses in the environment, where nobody listens.
         for environment in [None, Some("127.0.0.1:1")] {
             let mut command = command(&dir, &args);
             command.envs(environment.map(|at| ("MILLSTREAM_POOL", at)));

@@ -184,7 +184,7 @@ pub struct Worker {
     checkpoints: Option<Arc<dyn CheckpointTarget>>,
     /// The staged output of sinks that have all of their rows.
     staged_last: Rc<RefCell<Vec<SinkSnapshot>>>,
-    /// Those that are told when it fails.
+    /// The peers that are told when the worker fails.
     peers: Arc<NeededPeers>,
 }
 

@@ -58,7 +58,7 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// Slabs of so many bytes and more ask for huge pages, which have as many.
+    /// Bytes of a huge page. Slabs of this size and larger ones ask for huge pages.
     pub const HUGE_PAGE_BYTES: usize = HUGE_BYTES;
 
     /// Wraps memory that a transport has made.

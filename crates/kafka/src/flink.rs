@@ -1,4 +1,4 @@
-//! Options that tables of Flink have by other names, and those that ask for what is so here.
+//! Options of Flink: names of Flink for options of ours, and options that ask for what holds here.
 
 use connectors::{OptionReader, refuse};
 use dataflow::connector::{OptionSpec, Options, TableDef};

@@ -53,7 +53,7 @@ pub struct Explain {
     pub(crate) workers: Workers,
     /// Workers that only read.
     pub(crate) only_readers: u32,
-    /// Who moves rows between nodes.
+    /// Whether rows are written, read, or lie in a region, for each exchange between nodes.
     pub(crate) ring_mode: RingMode,
     /// How long epochs may be.
     pub(crate) epoch: LengthBounds,

@@ -63,7 +63,7 @@ pub enum PoolError {
     /// A load was given up, by one of its nodes or by the server. The reason names both.
     #[error("the load was given up: {reason}")]
     GivenUp {
-        /// Who has given it up, and why.
+        /// The node that has given it up, and the reason.
         reason: String,
     },
     /// A client finds that the servers that are named are not one pool, or not all of it.

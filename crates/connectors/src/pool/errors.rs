@@ -46,7 +46,7 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
         PoolError::Refused { .. } => {
             io("pool", "millstream pool stat shows what the memory servers have and do")
         }
-        // What has failed on another node has a hint there.
+        // The node that failed gives the hint.
         PoolError::GivenUp { .. } => {
             ConnectorError::Io { place: "pool".into(), message, hint: None }
         }

@@ -1,4 +1,4 @@
-//! Who moves rows between nodes, where `millstream.ring_mode` says so.
+//! How rows move between nodes, where `millstream.ring_mode` is not the default.
 
 use channel::Transfer;
 use dataflow::job::{Strategy, TreeChoice};

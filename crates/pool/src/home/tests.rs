@@ -149,7 +149,7 @@ fn the_nodes_of_a_load_that_was_given_up_hear_why() {
         assert_eq!(home.check_seal(2, begun, extents[1]), Ok(()));
         assert!(matches!(home.check_seal(1, begun, extents[1]), Err(PoolError::Refused { .. })));
         end(&mut home, begun);
-        // What a node does next fails as a consequence.
+        // The next request of a node fails as a consequence.
         let strips = || vec![(0, strip(extents[0], 0, 1))];
         let errors = [
             home.grant(2, begun, 64).map(drop),

@@ -141,7 +141,7 @@ fn a_row_larger_than_a_slot_is_copied_once_more_before_it_is_cut() {
     assert!(copied.into_slots >= copied.elsewhere, "{copied:?} of {bytes}");
 }
 
-/// What processes copy whose workers broadcast rows, and the bytes of the rows of all.
+/// The copies that processes make while each worker broadcasts rows, and the bytes of all rows.
 fn broadcast(tree: TreeShape, transfer: Transfer, shape: Shape) -> (RowCopies, usize) {
     let case =
         Case { name: "broadcast", tree: Some(TreeChoice::Fixed(tree)), transfer, ..BROADCAST };

@@ -34,7 +34,7 @@ struct OpenLoad {
     placement: StripPlacement,
     /// Whether a writer has committed, or the load was given up: then its last handle says nothing.
     settled: AtomicBool,
-    /// What has failed here first.
+    /// The first error of this process.
     failure: OnceLock<String>,
 }
 

@@ -140,7 +140,7 @@ impl Links {
                 signal.signal();
             };
             if let Err(error) = run(&tell, &received) {
-                // Who hears of it knows the name.
+                // The caller names the server.
                 let reason = match error {
                     PoolError::Lost { reason, .. } => reason,
                     error => error.to_string(),

@@ -52,7 +52,7 @@ pub(super) struct Found {
 /// The damage of a table.
 #[derive(Default)]
 struct Damage {
-    /// What is wrong with each of its files that is.
+    /// The error of each damaged file.
     reasons: Vec<String>,
     /// The other servers that have parts of it, as far as that can be read.
     holders: Vec<ExtentHolder>,
