@@ -275,7 +275,7 @@ impl HeaderMap {
 }
 
 /// Whether it is a map of texts to texts or bytes.
-fn is_map_of_texts(of: &DataType) -> bool {
+pub(crate) fn is_map_of_texts(of: &DataType) -> bool {
     let DataType::Map(entries, _) = of else { return false };
     let DataType::Struct(fields) = entries.data_type() else { return false };
     let types: Vec<&DataType> = fields.iter().map(|field| field.data_type()).collect();

@@ -27,6 +27,7 @@ mod client;
 mod columns;
 mod errors;
 mod flink;
+mod headers;
 mod hostile;
 mod keys;
 #[cfg(test)]
@@ -194,19 +195,20 @@ static METADATA: [MetadataSpec; 6] = [
     MetadataSpec {
         key: "timestamp",
         data_type: DataType::Timestamp(TimeUnit::Millisecond, None),
-        doc: "Its time (UTC), as its producer or the broker has set it; NULL if nobody has.",
+        doc: "Its time (UTC), as its producer or the broker has set it; NULL if nobody has. \
+              Written; NULL is the time of sending.",
     },
     MetadataSpec {
         key: "key",
         data_type: DataType::Utf8,
         doc: "Its key; NULL if it has none. A key that is no text of UTF-8 is read by a column of \
-              BYTES.",
+              BYTES. Written.",
     },
     MetadataSpec {
         key: "headers",
         data_type: DataType::Utf8,
         doc: "Its headers as a JSON object of texts, or in a column of MAP<STRING, BYTES> as they \
-              are; of several with one name the last. NULL if it has none.",
+              are; of several with one name the last. NULL if it has none. Written from a map.",
     },
 ];
 
@@ -223,6 +225,10 @@ impl Connector for KafkaConnector {
 
     fn metadata(&self) -> &'static [MetadataSpec] {
         &METADATA
+    }
+
+    fn written_metadata(&self) -> &'static [&'static str] {
+        &["timestamp", "key", "headers"]
     }
 
     fn source(

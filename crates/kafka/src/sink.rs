@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use connectors::{StagedStream, fnv};
+use connectors::{StagedFormat, StagedStream, fnv};
 use dataflow::error::ConnectorError;
 use dataflow::sink::{
     ExclusiveTarget, Placement, Publishing, Sink, SinkVisibility, SinkWriter, WriterContext,
@@ -94,6 +94,11 @@ impl KafkaSink {
         Ok((producer, deliveries, partitions.max(1)))
     }
 
+    /// The format of the messages that wait for a checkpoint.
+    fn staged_format(&self) -> StagedFormat {
+        staged_format(&self.topic.name, self.encoder.has_headers())
+    }
+
     fn chooser(&self, worker: u32, partitions: i32) -> Chooser {
         let own = (worker % partitions.cast_unsigned()).cast_signed();
         match self.settings.partitioning {
@@ -134,7 +139,7 @@ impl Sink for KafkaSink {
     fn publish(&self, staged: &[Vec<u8>], how: Publishing) -> Result<(), ConnectorError> {
         let Some(transactions) = &self.transactions else { return Ok(()) };
         let (mut is_empty, mut checksum) = (true, 0_u64);
-        let format = staged_format(&self.topic.name);
+        let format = self.staged_format();
         for staged in staged {
             is_empty &= format.read(staged)?.1.is_empty();
             checksum = checksum.wrapping_add(fnv(staged));
@@ -146,7 +151,8 @@ impl Sink for KafkaSink {
             let message = "the checkpoint has no marker of it";
             return Err(failed(&self.topic.name, message, "begin anew: --from none"));
         };
-        transactions.publish(&Publication { staged, checksum, again: how.again }, before)
+        let again = how.again;
+        transactions.publish(&Publication { staged, format, checksum, again }, before)
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
@@ -168,7 +174,7 @@ impl Sink for KafkaSink {
                 Some("run it with --state DIR, or write 'at-least-once'".into()),
             ));
         };
-        let rows = StagedStream::new(staged_format(&topic.name), staging.run.job);
+        let rows = StagedStream::new(self.staged_format(), staging.run.job);
         let waker = context.waker.clone();
         Ok(Box::new(StagingWriter { encoder, chooser, rows, waker }))
     }

@@ -11,17 +11,21 @@ use dataflow::error::ConnectorError;
 use dataflow::sink::{Room, SinkWriter, StagedOutput};
 
 use crate::errors::failed;
+use crate::headers;
 use crate::writer::{Chooser, KafkaEncoder, OutMessage};
 
-/// The format of the messages that are staged for a table.
-pub(crate) fn staged_format(table: &str) -> StagedFormat {
-    let schema = Schema::new(vec![
+/// The format of the messages that are staged for a table; they may have headers.
+pub(crate) fn staged_format(table: &str, has_headers: bool) -> StagedFormat {
+    let mut fields = vec![
         Field::new("key", DataType::Binary, true),
         Field::new("value", DataType::Binary, false),
         Field::new("timestamp", DataType::Int64, true),
         Field::new("partition", DataType::Int64, true),
-    ]);
-    let (schema, place) = (Arc::new(schema), table.to_owned());
+    ];
+    if has_headers {
+        fields.push(headers::field("headers"));
+    }
+    let (schema, place) = (Arc::new(Schema::new(fields)), table.to_owned());
     StagedFormat { magic: *b"MSK1", schema, what: "messages", place }
 }
 
@@ -42,9 +46,12 @@ impl StagingWriter {
         let partitions = messages.iter().map(|_| self.chooser.next().map(i64::from));
         let partitions: Int64Array = partitions.collect();
         let (keys, values) = (Arc::new(keys.finish()), Arc::new(values.finish()));
-        let columns: Vec<Arc<dyn Array>> =
+        let mut columns: Vec<Arc<dyn Array>> =
             vec![keys, values, Arc::new(times), Arc::new(partitions)];
         let format = self.rows.format();
+        if format.schema.fields().len() > columns.len() {
+            columns.push(headers::array(messages.iter().map(|message| &*message.headers)));
+        }
         RecordBatch::try_new(Arc::clone(&format.schema), columns)
             .map_err(|error| failed(&format.place, error.to_string(), "report this"))
     }
@@ -86,12 +93,14 @@ pub(crate) fn messages_of(batch: &RecordBatch) -> Addressed {
     let [keys, values] = [0, 1].map(|column: usize| batch.column(column).as_binary::<i32>());
     let [times, partitions] =
         [2, 3].map(|column: usize| batch.column(column).as_primitive::<Int64Type>());
+    let headers = batch.columns().get(4).map(|column| column.as_map());
     let message = |row: usize| {
         let optional = |of: &Int64Array| of.is_valid(row).then(|| of.value(row));
         let key = keys.is_valid(row).then(|| keys.value(row).to_vec());
         let (value, timestamp) = (values.value(row).to_vec(), optional(times));
         let partition = optional(partitions).and_then(|of| i32::try_from(of).ok());
-        (OutMessage { key, value, timestamp }, partition)
+        let headers = headers.map(|of| headers::of_row(of, row)).unwrap_or_default();
+        (OutMessage { key, value, timestamp, headers }, partition)
     };
     (0..batch.num_rows()).map(message).collect()
 }
@@ -113,7 +122,7 @@ mod tests {
         let mut writer = StagingWriter {
             encoder: KafkaEncoder::new(&table).unwrap(),
             chooser: Chooser::Client,
-            rows: StagedStream::new(staged_format(&table.name), 7),
+            rows: StagedStream::new(staged_format(&table.name, false), 7),
             waker: unparks(),
         };
         for _ in 0..3 {
@@ -133,7 +142,7 @@ mod tests {
         let (mut writer, batch) = answered((200, r#"{"id": 258}"#.into()));
         writer.write(&batch).unwrap();
         let StagedOutput { staged, .. } = writer.stage(0, false).unwrap();
-        let (job, batches) = staged_format("t").read(&staged).unwrap();
+        let (job, batches) = staged_format("t", false).read(&staged).unwrap();
         assert_eq!(job, 7);
         let messages = batches.flat_map(|batch| messages_of(&batch.unwrap()));
         let messages = messages.map(|(message, _)| message.value);

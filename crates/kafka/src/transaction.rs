@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use connectors::StagedFormat;
 use dataflow::error::ConnectorError;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -31,7 +32,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::client::{Listener, SERVED, ask, without_errors};
 use crate::errors::{code_of, failed, unexpected};
 use crate::settings::Topic;
-use crate::staged::{messages_of, staged_format};
+use crate::staged::messages_of;
 use crate::writer::{Deliveries, ProducerListener};
 
 /// The timeout of one step of a transaction, after which it is retried.
@@ -76,6 +77,7 @@ struct Marker {
 pub(crate) struct Publication<'a> {
     /// The parts of the workers.
     pub(crate) staged: &'a [Vec<u8>],
+    pub(crate) format: StagedFormat,
     /// A checksum of them and of their job, whatever the order of the parts.
     pub(crate) checksum: u64,
     /// Whether it may have been published by another call.
@@ -206,9 +208,8 @@ impl Transactions {
         count: u64,
     ) -> Result<(), Failure> {
         producer.begin_transaction()?;
-        let format = staged_format(&self.topic.name);
         for staged in publication.staged {
-            let (_, batches) = format.read(staged).map_err(Failure::Staged)?;
+            let (_, batches) = publication.format.read(staged).map_err(Failure::Staged)?;
             for batch in batches {
                 for (message, partition) in messages_of(&batch.map_err(Failure::Staged)?) {
                     while !deliveries.try_send(&self.topic, &message, partition, |record| {

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use arrow::array::AsArray;
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Schema, TimeUnit, TimestampMillisecondType};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit, TimestampMillisecondType};
 use arrow::record_batch::RecordBatch;
 use connectors::messages::MessageEncoder;
 use connectors::refuse;
@@ -25,7 +25,9 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 
 use crate::client::Listener;
+use crate::columns::is_map_of_texts;
 use crate::errors::{code_of, failed, final_error, is_unknown_topic, unexpected};
+use crate::headers::{self, OutHeader};
 use crate::keys::{KeyFields, value_table};
 use crate::settings::Topic;
 
@@ -36,6 +38,7 @@ pub(crate) struct OutMessage {
     pub(crate) value: Vec<u8>,
     /// Milliseconds since 1970; the client's time where there is none.
     pub(crate) timestamp: Option<i64>,
+    pub(crate) headers: Vec<OutHeader>,
 }
 
 /// How the rows of a table become messages.
@@ -48,6 +51,8 @@ pub(crate) struct KafkaEncoder {
     key: Option<Key>,
     /// The column with the time of a message.
     timestamp: Option<usize>,
+    /// The column with its headers.
+    headers: Option<usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -59,19 +64,14 @@ enum Key {
 
 impl KafkaEncoder {
     pub(crate) fn new(table: &TableDef) -> Result<Self, ConnectorError> {
-        let (mut timestamp, mut metadata_key) = (None, None);
+        let (mut timestamp, mut metadata_key, mut headers) = (None, None, None);
         for (&column, key) in &table.metadata {
             let field = table.schema.field(column);
             match (key.as_str(), field.data_type()) {
                 ("timestamp", DataType::Timestamp(..)) => timestamp = Some(column),
                 ("key", DataType::Utf8 | DataType::Binary) => metadata_key = Some(column),
-                _ => {
-                    return Err(ConnectorError::Column {
-                        column: field.name().clone(),
-                        message: format!("metadata '{key}' is not written as it is declared"),
-                        hint: Some("a sink writes 'key' and 'timestamp'; leave it out".into()),
-                    });
-                }
+                ("headers", of) if is_map_of_texts(of) => headers = Some(column),
+                _ => return Err(not_written(field, key)),
             }
         }
         let keys = KeyFields::of(table)?;
@@ -96,7 +96,12 @@ impl KafkaEncoder {
             }
         };
         let table = table.name.clone();
-        Ok(Self { table, value, value_columns, key, timestamp })
+        Ok(Self { table, value, value_columns, key, timestamp, headers })
+    }
+
+    /// Whether messages may have headers.
+    pub(crate) fn has_headers(&self) -> bool {
+        self.headers.is_some()
     }
 
     /// Whether rows become messages without a wait; else `waker` is called when they may.
@@ -150,10 +155,38 @@ impl KafkaEncoder {
             let times = cast(batch.column(column), &millis).map_err(unfit)?;
             let times = times.as_primitive::<TimestampMillisecondType>().iter();
             for (message, time) in messages.iter_mut().zip(times) {
+                // The client takes 0 as no time, and brokers refuse what is before it.
+                if time.is_some_and(|time| time <= 0) {
+                    let hint = "give NULL for the time of sending";
+                    let message = "a message has no time in 1970 or before: metadata 'timestamp'";
+                    return Err(failed(&self.table, message, hint));
+                }
                 message.timestamp = time;
             }
         }
+        if let Some(column) = self.headers {
+            let column = cast(batch.column(column), headers::field("headers").data_type());
+            let column = column.map_err(unfit)?;
+            for (row, message) in messages.iter_mut().enumerate() {
+                message.headers = headers::of_row(column.as_map(), row);
+            }
+        }
         Ok(messages)
+    }
+}
+
+/// The error that a column of metadata cannot be written.
+fn not_written(field: &Field, key: &str) -> ConnectorError {
+    let hint = match key {
+        "timestamp" => "it is a TIMESTAMP(3)",
+        "key" => "it is STRING or BYTES",
+        "headers" => "it is a MAP<STRING, BYTES>",
+        _ => "timestamp, key and headers are",
+    };
+    ConnectorError::Column {
+        column: field.name().clone(),
+        message: format!("metadata '{key}' is not written as it is declared"),
+        hint: Some(format!("{hint}; a column that is only read is METADATA VIRTUAL")),
     }
 }
 
@@ -234,6 +267,9 @@ impl Deliveries {
             BaseRecord::to(&topic.name).payload(message.value.as_slice());
         if let Some(key) = &message.key {
             record = record.key(key.as_slice());
+        }
+        if !message.headers.is_empty() {
+            record = record.headers(headers::sent(&message.headers));
         }
         (record.timestamp, record.partition) = (message.timestamp, partition);
         // It counts before it is sent, since its callback may come first.
@@ -405,5 +441,89 @@ impl SinkWriter for StreamingWriter {
             Room::Ready => Ok(()),
             Room::Full => Err(failed(&self.topic.name, "not all rows are sent", "report this")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array, StringArray, TimestampMillisecondArray};
+
+    use super::*;
+
+    /// A table of a number and of metadata columns, each with its key.
+    fn table(metadata: &[(&str, DataType)], options: &[(&str, &str)]) -> TableDef {
+        let mut fields = vec![Field::new("n", DataType::Int64, true)];
+        fields.extend(metadata.iter().map(|(key, of)| Field::new(*key, of.clone(), true)));
+        let keys = metadata.iter().enumerate();
+        let options = [&[("format", "json")], options].concat();
+        let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        TableDef {
+            name: "t".into(),
+            schema: Arc::new(Schema::new(fields)),
+            options: options.into_iter().map(text).collect(),
+            metadata: keys.map(|(at, (key, _))| (at + 1, (*key).to_owned())).collect(),
+            buckets: vec![],
+        }
+    }
+
+    fn time() -> DataType {
+        DataType::Timestamp(TimeUnit::Millisecond, None)
+    }
+
+    #[test]
+    fn columns_of_metadata_are_parts_of_the_message_and_not_of_its_value() {
+        let of_headers = headers::field("headers").data_type().clone();
+        let metadata = [("key", DataType::Utf8), ("timestamp", time()), ("headers", of_headers)];
+        let table = table(&metadata, &[]);
+        let own: Vec<OutHeader> = vec![("trace".into(), Some(b"x".to_vec()))];
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(vec![1, 2])),
+            Arc::new(StringArray::from(vec![Some("k"), None])),
+            Arc::new(TimestampMillisecondArray::from(vec![Some(1_700_000_000_123), None])),
+            headers::array([own.as_slice(), &[]].into_iter()),
+        ];
+        let batch = RecordBatch::try_new(Arc::clone(&table.schema), columns).unwrap();
+        let messages = KafkaEncoder::new(&table).unwrap().encode(&batch).unwrap();
+        let first = OutMessage {
+            key: Some(b"k".to_vec()),
+            value: br#"{"n":1}"#.to_vec(),
+            timestamp: Some(1_700_000_000_123),
+            headers: own,
+        };
+        let second = OutMessage { value: br#"{"n":2}"#.to_vec(), ..OutMessage::default() };
+        assert_eq!(messages, [first, second]);
+        assert_eq!(KafkaEncoder::new(&table).unwrap().encode(&batch.slice(0, 0)).unwrap(), []);
+    }
+
+    #[test]
+    fn a_time_that_no_message_can_have_is_an_error() {
+        let table = table(&[("timestamp", time())], &[]);
+        for millis in [0, -1, i64::MIN] {
+            let columns: Vec<ArrayRef> = vec![
+                Arc::new(Int64Array::from(vec![1])),
+                Arc::new(TimestampMillisecondArray::from(vec![millis])),
+            ];
+            let batch = RecordBatch::try_new(Arc::clone(&table.schema), columns).unwrap();
+            let error = KafkaEncoder::new(&table).unwrap().encode(&batch).unwrap_err();
+            assert!(error.to_string().contains("'timestamp'"), "{error}");
+        }
+    }
+
+    #[test]
+    fn columns_that_cannot_be_written_say_what_can() {
+        let refused = |metadata: &[(&str, DataType)], options: &[(&str, &str)]| {
+            let ConnectorError::Column { hint, .. } =
+                KafkaEncoder::new(&table(metadata, options)).unwrap_err()
+            else {
+                panic!("another error");
+            };
+            hint.unwrap()
+        };
+        assert!(refused(&[("timestamp", DataType::Utf8)], &[]).contains("TIMESTAMP(3)"));
+        assert!(refused(&[("key", DataType::Int64)], &[]).contains("BYTES"));
+        assert!(refused(&[("headers", DataType::Utf8)], &[]).contains("MAP<STRING, BYTES>"));
+        let both = table(&[("key", DataType::Utf8)], &[("key.fields", "n")]);
+        let error = KafkaEncoder::new(&both).unwrap_err().to_string();
+        assert!(error.contains("metadata 'key'"), "{error}");
     }
 }

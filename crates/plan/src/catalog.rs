@@ -20,6 +20,7 @@ pub(crate) mod side_output;
 pub(crate) mod streams;
 pub(crate) mod view;
 pub(crate) mod watermark;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,8 +69,13 @@ pub(crate) struct EventTimeColumn {
 /// A column that does not come from the data.
 #[derive(Clone)]
 enum Derived {
-    /// From where the data stands, under this key of the connector.
-    Metadata(String),
+    /// From where the data stands.
+    Metadata {
+        /// The connector's name of it.
+        key: String,
+        /// Whether a statement that writes the table gives it.
+        is_written: bool,
+    },
     Computed(Computed),
 }
 
@@ -105,7 +111,7 @@ impl Table {
     pub(crate) fn computed(&self) -> impl Iterator<Item = &Computed> {
         self.derived.values().filter_map(|derived| match derived {
             Derived::Computed(column) => Some(column),
-            Derived::Metadata(_) => None,
+            Derived::Metadata { .. } => None,
         })
     }
 
@@ -223,33 +229,6 @@ impl Table {
         }
     }
 
-    /// Its columns as declared or already inferred, to be written: those of the data.
-    pub(crate) fn declared_columns(&self) -> Option<SchemaRef> {
-        let schema = self.schema.get()?;
-        if self.derived.is_empty() {
-            return Some(schema.clone());
-        }
-        let fields = schema.fields().iter().enumerate();
-        let written = fields.filter(|(at, _)| !self.derived.contains_key(at));
-        Some(Arc::new(Schema::new(written.map(|(_, field)| field.clone()).collect::<Vec<_>>())))
-    }
-
-    /// Notes the columns that a statement writes, for statements behind it that read them.
-    pub(crate) fn is_written_as(&self, schema: &SchemaRef) {
-        let _ = self.schema.set(schema.clone());
-    }
-
-    /// The description of written columns for its connector.
-    pub(crate) fn def(&self, schema: SchemaRef) -> TableDef {
-        TableDef {
-            name: self.name.clone(),
-            schema,
-            options: self.options.clone(),
-            metadata: BTreeMap::new(),
-            buckets: self.buckets.clone(),
-        }
-    }
-
     /// A scan of the columns of `projection`.
     pub(crate) fn scan(&self, projection: &[usize], place: Place) -> Result<Scan, Diagnostic> {
         if let Some((side_output, of)) = &self.side_output {
@@ -292,7 +271,9 @@ impl Table {
         for (at, field) in columns.fields().iter().enumerate() {
             match self.derived.get(&at) {
                 Some(Derived::Computed(_)) => continue,
-                Some(Derived::Metadata(key)) => drop(metadata.insert(stored.len(), key.clone())),
+                Some(Derived::Metadata { key, .. }) => {
+                    metadata.insert(stored.len(), key.clone());
+                }
                 None => {}
             }
             stored.push(field.clone());

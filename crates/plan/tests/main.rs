@@ -4,6 +4,7 @@ mod errors;
 mod fused;
 mod key_filters;
 mod merging;
+mod metadata;
 mod orders;
 mod places;
 mod plans;

@@ -89,6 +89,12 @@ pub trait Connector: Send + Sync {
         &[]
     }
 
+    /// The keys of [`metadata`](Self::metadata) that a statement writes, too, unless their columns
+    /// are `VIRTUAL`. [`TableDef::metadata`] has those of them that a sink gets.
+    fn written_metadata(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Whether tables may be `DISTRIBUTED BY` a hash of columns.
     fn takes_buckets(&self) -> bool {
         false

@@ -140,6 +140,49 @@ fn rows_in_are_rows_out() {
     }
 }
 
+/// The columns that Flink's connector writes beside the value.
+#[test]
+fn metadata_of_messages_is_written_unless_it_is_virtual() {
+    let dir = Dir::new();
+    let columns = "at TIMESTAMP(3) METADATA FROM 'timestamp', n BIGINT, key STRING METADATA,
+                   headers MAP<STRING, BYTES> METADATA, place BIGINT METADATA FROM 'offset'";
+    let rows = "INSERT INTO there SELECT to_timestamp_millis(1700000000000 + n), n,
+                       CASE WHEN n < 3 THEN 'k' || n END,
+                       CASE WHEN n > 1 THEN MAP(['trace'], [arrow_cast('t' || n, 'Binary')]) END
+                FROM (VALUES (1), (2), (3)) AS v(n);";
+    for exactly_once in [false, true] {
+        let there = topic("noted", 1, &[]);
+        let (guarantee, state) = if exactly_once {
+            let id = format!(
+                ", 'sink.delivery-guarantee' = 'exactly-once',
+                   'sink.transactional-id-prefix' = '{there}'"
+            );
+            (id, &["--state", "state"][..])
+        } else {
+            (String::new(), &[][..])
+        };
+        dir.succeeds(&(declare("there", &there, columns, &guarantee) + rows), state);
+        assert_eq!(values(&there, true), [r#"{"n":1}"#, r#"{"n":2}"#, r#"{"n":3}"#]);
+        let back = declare("there", &there, columns, ", 'scan.bounded.mode' = 'latest-offset'")
+            + "CREATE TABLE back (at TIMESTAMP(3), n BIGINT, key STRING, trace STRING)
+               WITH ('connector' = 'file', 'path' = 'out.csv');
+               INSERT INTO back
+               SELECT at, n, key, CAST(element_at(headers, 'trace')[1] AS STRING) FROM there;";
+        dir.succeeds(&back, &[]);
+        let expected = [
+            "2023-11-14 22:13:20.001,1,k1,",
+            "2023-11-14 22:13:20.002,2,k2,t2",
+            "2023-11-14 22:13:20.003,3,,t3",
+        ];
+        assert_eq!(dir.rows("out.csv"), expected, "exactly once: {exactly_once}");
+    }
+    let read_only =
+        columns.replace("METADATA FROM 'timestamp'", "METADATA FROM 'timestamp' VIRTUAL");
+    let refused = declare("there", "noted", &read_only, "") + rows;
+    let (success, text) = dir.run(&refused, &[]);
+    assert!(!success && text.contains("columns"), "{text}");
+}
+
 #[test]
 fn windows_over_partitions_are_those_of_the_rows() {
     let dir = Dir::new();

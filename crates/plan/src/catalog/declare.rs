@@ -75,9 +75,11 @@ impl Table {
             fields.push(column.field.clone());
             match &column.origin {
                 ColumnOrigin::Data => {}
-                ColumnOrigin::Metadata(key) => {
+                ColumnOrigin::Metadata { key, is_virtual } => {
                     errors.extend(unknown_metadata(&*connector, key));
-                    derived.insert(at, Derived::Metadata(key.text.clone()));
+                    let can_write = connector.written_metadata().contains(&key.text.as_str());
+                    let (key, is_written) = (key.text.clone(), can_write && !is_virtual);
+                    derived.insert(at, Derived::Metadata { key, is_written });
                 }
                 ColumnOrigin::Computed(_) => {
                     let Some(computed) = computed.next() else { continue };

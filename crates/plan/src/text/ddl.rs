@@ -49,7 +49,12 @@ pub(crate) struct ColumnDecl {
 pub(crate) enum ColumnOrigin {
     Data,
     /// From where the data stands, under this key.
-    Metadata(Ident),
+    Metadata {
+        key: Ident,
+        /// Whether statements that write the table leave it out, though its connector could write
+        /// it.
+        is_virtual: bool,
+    },
     /// From this expression over the other columns.
     Computed(Vec<TokenWithSpan>),
 }
@@ -254,12 +259,8 @@ fn element(cursor: &mut Cursor<'_>, table: &mut CreateTable) -> Result<(), Diagn
     }
     let mut origin = ColumnOrigin::Data;
     if cursor.words("METADATA") {
-        origin = ColumnOrigin::Metadata(if cursor.words("FROM") {
-            cursor.string("a key")?
-        } else {
-            name.clone()
-        });
-        cursor.words("VIRTUAL");
+        let key = if cursor.words("FROM") { cursor.string("a key")? } else { name.clone() };
+        origin = ColumnOrigin::Metadata { key, is_virtual: cursor.words("VIRTUAL") };
     }
     comment(cursor)?;
     let field = Field::new(name.text, data_type, !not_null);
