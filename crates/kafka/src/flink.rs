@@ -1,5 +1,6 @@
 //! Options of Flink: names of Flink for options of ours, and options that ask for what holds here.
 
+use connectors::messages::TYPED_OPTIONS;
 use connectors::{OptionReader, refuse};
 use dataflow::connector::{OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
@@ -20,7 +21,14 @@ const IGNORES: [&str; 2] = ["json.ignore-parse-errors", "csv.ignore-parse-errors
 const MISSING: &str = "json.fail-on-missing-field";
 const TIMES: &str = "json.timestamp-format.standard";
 
-pub(crate) const OPTIONS: [OptionSpec; 10] = [
+/// Formats whose options may stand behind `value.` or `key.`.
+const FORMATS: [&str; 6] =
+    ["csv", "json", "avro", "avro-confluent", "protobuf", "protobuf-confluent"];
+
+const OF_VALUE: &str = "value.";
+const OF_KEY: &str = "key.";
+
+pub(crate) const OPTIONS: [OptionSpec; 12] = [
     option(SAME[0].0, "as 'format'", "none", "Flink's other name of 'format'."),
     option(SAME[1].0, "character", "none", "Flink's name of 'csv.delimiter'."),
     option(SAME[2].0, "character", "none", "Flink's name of 'csv.quote'."),
@@ -45,6 +53,18 @@ pub(crate) const OPTIONS: [OptionSpec; 10] = [
         "ISO-8601",
         "Flink's: both forms are read, whatever it says; a sink writes that of ISO 8601 alone.",
     ),
+    option(
+        "value.<format>.<option>",
+        "as the option",
+        "none",
+        "Flink's: an option of the format of the value, such as value.csv.field-delimiter.",
+    ),
+    option(
+        "key.<format>.<option>",
+        "as the option",
+        "none",
+        "Flink's: an option of the format of the key, where it differs from that of the value.",
+    ),
     option("scan.parallelism", "integer", "none", "Flink's: read, and without an effect."),
     option("sink.parallelism", "integer", "none", "Flink's: read, and without an effect."),
 ];
@@ -54,7 +74,57 @@ pub(crate) const OPTIONS: [OptionSpec; 10] = [
 /// # Errors
 /// When an option of Flink asks for what is not done, or contradicts one of ours.
 pub(crate) fn translated(table: &TableDef, is_sink: bool) -> Result<TableDef, ConnectorError> {
-    let (options, mut own) = (OptionReader(&table.options), table.options.clone());
+    let mut own = table.options.clone();
+    // Those of the key are not those of the table: they are translated where they are taken.
+    let mut keys: Vec<Options> = vec![];
+    for (key, value) in &table.options {
+        if let Some(plain) = behind(OF_VALUE, key)? {
+            own.remove(key);
+            replace(&mut own, (key, plain), value)?;
+        }
+        if let Some(plain) = behind(OF_KEY, key)? {
+            keys.push([(plain.to_owned(), value.clone())].into());
+        }
+    }
+    let own = by_our_names(own, is_sink)?;
+    for key in keys {
+        by_our_names(key, is_sink)?;
+    }
+    Ok(TableDef { options: own, ..table.clone() })
+}
+
+/// The options that `key.` gives to the format of the key alone, by our names.
+pub(crate) fn key_options(options: &Options) -> Options {
+    let own = options
+        .iter()
+        .filter_map(|(key, value)| Some((behind(OF_KEY, key).ok()??.to_owned(), value.clone())));
+    // They were looked at before, when the table was.
+    by_our_names(own.collect(), false).unwrap_or_default()
+}
+
+/// The name of an option of a format behind `prefix`; `None` where `key` is another option.
+///
+/// # Errors
+/// When no format has such an option.
+fn behind<'k>(prefix: &str, key: &'k str) -> Result<Option<&'k str>, ConnectorError> {
+    let Some(plain) = key.strip_prefix(prefix) else { return Ok(None) };
+    let all = || crate::OPTIONS.iter().chain(&TYPED_OPTIONS).chain(&OPTIONS).map(|of| of.key);
+    if all().any(|known| known == key) {
+        return Ok(None);
+    }
+    let format = plain.split_once('.').map(|(format, _)| format);
+    let is_of_format = format.is_some_and(|format| FORMATS.contains(&format));
+    if is_of_format && all().any(|known| known == plain) {
+        return Ok(Some(plain));
+    }
+    let near = connectors::nearest(key, all().filter(|known| known.starts_with(prefix)));
+    let near = near.or_else(|| connectors::nearest(plain, all()));
+    let hint = near.map(|near| format!("did you mean '{near}'?"));
+    Err(refuse(key, "no format has such an option", hint))
+}
+
+fn by_our_names(given: Options, is_sink: bool) -> Result<Options, ConnectorError> {
+    let (options, mut own) = (OptionReader(&given), given.clone());
     for (key, ours) in SAME {
         if let Some(value) = options.text(key) {
             replace(&mut own, (key, ours), value)?;
@@ -78,7 +148,7 @@ pub(crate) fn translated(table: &TableDef, is_sink: bool) -> Result<TableDef, Co
     for key in ["scan.parallelism", "sink.parallelism"] {
         options.integer(key, 1)?;
     }
-    Ok(TableDef { options: own, ..table.clone() })
+    Ok(own)
 }
 
 /// Says by our name what the table says by Flink's.
@@ -142,11 +212,34 @@ mod tests {
         given(&[("format", "json"), ("value.format", "JSON")], true).unwrap();
     }
 
+    /// As the page of Flink's connector has them.
+    #[test]
+    fn options_of_a_format_stand_behind_the_part_of_the_message() {
+        let table = [
+            ("key.format", "csv"),
+            ("key.fields", "a;b"),
+            ("key.csv.field-delimiter", "|"),
+            ("key.csv.ignore-parse-errors", "true"),
+            ("value.format", "csv"),
+            ("value.csv.field-delimiter", ";"),
+            ("value.csv.ignore-parse-errors", "false"),
+            ("value.fields-include", "ALL"),
+        ];
+        let options = given(&table, false).unwrap();
+        let expected =
+            [("format", "csv"), ("csv.delimiter", ";"), ("on_bad", "fail"), ("key.format", "csv")];
+        expected.iter().for_each(|(key, value)| assert_eq!(options[*key], *value, "{key}"));
+        let of_key = key_options(&options);
+        assert_eq!((&*of_key["csv.delimiter"], &*of_key["on_bad"]), ("|", "skip"));
+        assert!(key_options(&given(&table[4..], false).unwrap()).is_empty());
+    }
+
     #[test]
     fn what_is_not_done_is_refused() {
         let says = |options: &[(&str, &str)], words: &str| {
             let error = given(options, true).unwrap_err();
-            assert!(error.contains(words) && error.contains(options[0].0), "{error}");
+            let key = options[0].0.trim_start_matches("key.").trim_start_matches("value.");
+            assert!(error.contains(words) && error.contains(key), "{error}");
         };
         says(&[("value.format", "csv"), ("format", "json")], "'format' = 'json' is there, too");
         says(&[("json.ignore-parse-errors", "true"), ("on_bad", "fail")], "'on_bad' = 'fail'");
@@ -154,5 +247,10 @@ mod tests {
         says(&[("json.fail-on-missing-field", "true")], "is NULL");
         says(&[("json.timestamp-format.standard", "SQL")], "written as 'ISO-8601'");
         says(&[("sink.parallelism", "0")], "0");
+        says(&[("value.json.wibble", "1")], "no format");
+        says(&[("key.wibble.null", "1")], "no format");
+        says(&[("value.fields-inclde", "ALL")], "no format");
+        says(&[("key.json.ignore-parse-errors", "maybe")], "maybe");
+        says(&[("value.csv.null-literal", "x"), ("csv.null-literal", "y")], "is there, too");
     }
 }

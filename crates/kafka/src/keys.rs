@@ -11,6 +11,10 @@ use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 
 use crate::errors::failed;
+use crate::flink;
+
+/// The option with what the names of the columns of a key begin with.
+pub(crate) const PREFIX: &str = "key.fields-prefix";
 
 /// 'key.fields', with what belongs to it.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +27,8 @@ pub(crate) struct KeyFields {
     format: &'static str,
     /// Whether the value of a message does not have them.
     is_except: bool,
+    /// What their names begin with in the table, and not in the key.
+    prefix: String,
 }
 
 impl KeyFields {
@@ -46,7 +52,27 @@ impl KeyFields {
             (Some(1), _) => (false, "csv"),
             _ => (false, "json"),
         };
-        Ok(Self { columns, is_raw, format, is_except })
+        let prefix = options.text(PREFIX).unwrap_or_default().to_owned();
+        if !prefix.is_empty() && !is_except {
+            let message = "a name that is another one in the key is not in the value, too";
+            let hint = "write 'value.fields-include' = 'EXCEPT_KEY'";
+            return Err(refuse(PREFIX, message, Some(hint.into())));
+        }
+        let mut fields = columns.iter().map(|column| table.schema.field(*column).name());
+        if let Some(other) = fields.find(|name| !name.starts_with(&prefix)) {
+            let message = format!("the key column '{other}' does not begin with '{prefix}'");
+            return Err(refuse(PREFIX, message, Some("give each of them the prefix".into())));
+        }
+        Ok(Self { columns, is_raw, format, is_except, prefix })
+    }
+
+    /// The columns of the key, as they are called there.
+    pub(crate) fn schema(&self, table: &TableDef) -> Schema {
+        let field = |column: &usize| {
+            let field = table.schema.field(*column);
+            field.clone().with_name(&field.name()[self.prefix.len()..])
+        };
+        Schema::new(self.columns.iter().map(field).collect::<Vec<_>>())
     }
 
     /// Whether the value of a message does not have a column, for the key has it.
@@ -54,10 +80,12 @@ impl KeyFields {
         self.is_except && self.columns.contains(&column)
     }
 
-    /// The table of all columns, in the format of the key.
+    /// The table of the columns of the key, in its format.
     pub(crate) fn table(&self, table: &TableDef) -> TableDef {
         let mut own = value_table(table);
+        own.options.extend(flink::key_options(&table.options));
         own.options.insert("format".into(), self.format.into());
+        own.schema = Arc::new(self.schema(table));
         own
     }
 
@@ -70,10 +98,7 @@ impl KeyFields {
         table: &TableDef,
         read: &[usize],
     ) -> Result<MessageFormat, ConnectorError> {
-        let mut own = self.table(table);
-        let fields = table.schema.fields();
-        let fields = self.columns.iter().map(|column| Arc::clone(&fields[*column]));
-        own.schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let own = self.table(table);
         let projection: Vec<usize> = read
             .iter()
             .filter_map(|column| self.columns.iter().position(|own| own == column))

@@ -57,7 +57,7 @@ const fn option(
     OptionSpec { key, values, default, doc }
 }
 
-static OPTIONS: [OptionSpec; 23] = {
+static OPTIONS: [OptionSpec; 24] = {
     let [on_bad, delimiter, quote, comment, null] = MESSAGE_OPTIONS;
     [
         option(
@@ -143,6 +143,13 @@ static OPTIONS: [OptionSpec; 23] = {
             "none",
             "The columns of the key. They are read from the value, unless \
              'value.fields-include' = 'EXCEPT_KEY'.",
+        ),
+        option(
+            keys::PREFIX,
+            "text",
+            "none",
+            "What the names of the columns of the key begin with in the table, and not in the key; \
+             with 'value.fields-include' = 'EXCEPT_KEY'.",
         ),
         option(
             "key.format",

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use arrow::array::AsArray;
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Schema, TimeUnit, TimestampMillisecondType};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, TimestampMillisecondType};
 use arrow::record_batch::RecordBatch;
 use connectors::messages::MessageEncoder;
 use connectors::refuse;
@@ -59,7 +59,8 @@ pub(crate) struct KafkaEncoder {
 enum Key {
     /// The text or the bytes of a column.
     Raw(usize),
-    Encoded(MessageEncoder, Vec<usize>),
+    /// These columns, as they are called in the key.
+    Encoded(MessageEncoder, Vec<usize>, SchemaRef),
 }
 
 impl KafkaEncoder {
@@ -89,10 +90,10 @@ impl KafkaEncoder {
             (Some(column), []) => Some(Key::Raw(column)),
             (None, []) => None,
             (None, [column]) if keys.is_raw => Some(Key::Raw(*column)),
-            (None, columns) => {
-                let schema = projected(table, columns)?;
+            (None, _) => {
+                let schema = keys.schema(table);
                 let encoder = MessageEncoder::new(&keys.table(table), &schema)?;
-                Some(Key::Encoded(encoder, keys.columns))
+                Some(Key::Encoded(encoder, keys.columns, Arc::new(schema)))
             }
         };
         let table = table.name.clone();
@@ -140,8 +141,10 @@ impl KafkaEncoder {
                     message.key = key.map(<[u8]>::to_vec);
                 }
             }
-            Some(Key::Encoded(encoder, columns)) => {
-                let keys = batch.project(columns).map_err(unfit)?;
+            Some(Key::Encoded(encoder, columns, schema)) => {
+                let columns = columns.iter().map(|column| Arc::clone(batch.column(*column)));
+                let keys = RecordBatch::try_new(Arc::clone(schema), columns.collect());
+                let keys = keys.map_err(unfit)?;
                 let mut messages = messages.iter_mut();
                 encoder.encode(&self.table, &keys, |key| {
                     if let Some(message) = messages.next() {
@@ -525,5 +528,34 @@ mod tests {
         let both = table(&[("key", DataType::Utf8)], &[("key.fields", "n")]);
         let error = KafkaEncoder::new(&both).unwrap_err().to_string();
         assert!(error.contains("metadata 'key'"), "{error}");
+    }
+
+    #[test]
+    fn a_prefix_is_no_part_of_the_names_in_a_key() {
+        let prefix = ("key.fields-prefix", "k_");
+        let except = ("value.fields-include", "EXCEPT_KEY");
+        let named = |options: &[(&str, &str)]| {
+            let mut table = table(&[], options);
+            let column = |name| Field::new(name, DataType::Int64, true);
+            table.schema = Arc::new(Schema::new(["k_n", "n", "k_m"].map(column).to_vec()));
+            table
+        };
+        let of_both = [("key.fields", "k_n;k_m"), ("key.format", "json"), prefix, except];
+        let own = named(&of_both);
+        let columns: Vec<ArrayRef> =
+            [1, 2, 3].map(|n| Arc::new(Int64Array::from(vec![n])) as ArrayRef).to_vec();
+        let batch = RecordBatch::try_new(Arc::clone(&own.schema), columns).unwrap();
+        let messages = KafkaEncoder::new(&own).unwrap().encode(&batch).unwrap();
+        let key = Some(br#"{"n":1,"m":3}"#.to_vec());
+        assert_eq!(
+            messages,
+            [OutMessage { key, value: br#"{"n":2}"#.to_vec(), ..OutMessage::default() }]
+        );
+        let refused = |options: &[(&str, &str)], words: &str| {
+            let error = KafkaEncoder::new(&named(options)).unwrap_err().to_string();
+            assert!(error.contains("key.fields-prefix") && error.contains(words), "{error}");
+        };
+        refused(&of_both[..3], "in the value, too");
+        refused(&[("key.fields", "n"), prefix, except], "'n' does not begin with 'k_'");
     }
 }

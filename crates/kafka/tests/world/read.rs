@@ -344,6 +344,10 @@ fn columns_of_the_key_are_read_from_it() {
     assert_eq!(of_keys(&json, &fields, &[0]).0, ["7", "NULL", "8"]);
     // Nobody reads the key: a bad one is none.
     assert_eq!(of_keys(&json, &fields, &[1]).0, ["0", "1", "3", "4"]);
+    let prefixed = [("p_b", number.clone()), ("n", number.clone()), ("p_a", text.clone())];
+    let prefix = ("key.fields-prefix", "p_");
+    let of_prefix = [("key.fields", "p_a;p_b"), ("key.format", "json"), prefix];
+    assert_eq!(of_keys(&of_prefix, &prefixed, &[2, 1, 0]).0, ["x|0|7", "NULL|1|NULL", "NULL|4|8"]);
     let raw = [("key.fields", "a")];
     let (rows, _) = of_keys(&raw, &[("a", text.clone()), ("n", number.clone())], &[1, 0]);
     let expected = [r#"0|{"a":"x","b":7}"#, "1|NULL", "3|{", r#"4|{"b":8}"#];
