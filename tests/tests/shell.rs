@@ -243,6 +243,18 @@ fn a_script_ends_at_its_first_error_which_knows_its_line() {
     ] {
         run(&dir, &[&["sql"], args].concat()).ended(2).one_error(message, hint);
     }
+    // Where a table is used the error of an option is found, and it stands where it is declared.
+    let declared = "CREATE TABLE t (n INT) WITH ('connector' = 'file',\n 'path' = 'no.csv');";
+    let script = format!("SELECT 1 AS é; {declared} SELECT 2; SELECT * FROM t;");
+    let outcome = run(&dir, &["sql", "-c", &script]).ended(2);
+    let err = &outcome.err;
+    assert!(
+        err.contains("\n --> <command>:2:11\n") && err.contains("|           ^^^^^^^^"),
+        "{err}"
+    );
+    // In another text the places of the first one mean nothing.
+    let outcome = run(&dir, &["sql", "-c", declared, "-c", "\n\n\nSELECT * FROM t"]).ended(2);
+    assert!(outcome.err.contains("\n --> <command>:4:15\n"), "{}", outcome.err);
     dir.write("loop.sql", ".read loop.sql");
     let outcome = run(&dir, &["sql", "-f", "loop.sql"]).ended(2);
     outcome.one_error("loop.sql is read by 16 files", "read themselves");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -13,7 +14,7 @@ use connectors::{PoolConnector, Stdout, StdoutTarget};
 use dataflow::connector::{Connector, Options, TableDef};
 use dataflow::error::ConnectorError;
 use dataflow::panics::caught;
-use plan::{ExplainFormat, Planner, Stage, Vocabulary, Workers};
+use plan::{Diagnostic, ExplainFormat, Planner, Stage, Vocabulary, Workers};
 
 use crate::FabricKind;
 use crate::collect::Collected;
@@ -133,12 +134,43 @@ impl Session {
     /// [`Error::Sql`] with everything that is wrong with it; [`Error::Interrupted`] when it was
     /// [ended](SessionBuilder::interrupted_by).
     pub fn sql(&mut self, text: &str) -> Result<Script, Error> {
+        self.planned(|planner| planner.plan(text))
+    }
+
+    /// Plans the statements of a script in the bytes `part` of its text, as [`Session::sql`] plans
+    /// a whole one, where those before are planned and perhaps run already. Errors have their
+    /// places in `text`. `goes_on`: a part before it was planned, at which they may point.
+    ///
+    /// # Errors
+    /// As [`Session::sql`].
+    ///
+    /// # Panics
+    /// When `part` is not within the text, or begins or ends within a character.
+    pub fn sql_part(
+        &mut self,
+        text: &str,
+        part: Range<usize>,
+        goes_on: bool,
+    ) -> Result<Script, Error> {
+        let blank = |char| if char == '\n' { '\n' } else { ' ' };
+        let mut blanked: String = text[..part.start].chars().map(blank).collect();
+        blanked.push_str(&text[part]);
+        self.planned(|planner| match goes_on {
+            true => planner.plan_part(&blanked),
+            false => planner.plan(&blanked),
+        })
+    }
+
+    fn planned(
+        &mut self,
+        plan: impl FnOnce(&mut Planner) -> Result<Vec<Stage>, Vec<Diagnostic>>,
+    ) -> Result<Script, Error> {
         self.planner.set_now(self.started_at.unwrap_or_else(SystemTime::now));
         if let Some(pool) = &self.pool {
             pool.next_statement();
         }
         // The planner catches what it can; this is for the rest.
-        let planned = caught(|| self.planner.plan(text));
+        let planned = caught(|| plan(&mut self.planner));
         let planned =
             planned.map_err(|panicked| Error::Panic { doing: "planning".into(), panicked })?;
         match planned {

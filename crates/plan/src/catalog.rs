@@ -544,11 +544,15 @@ impl Catalog {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Called before a script is planned.
+    /// Called before statements are planned.
     pub(crate) fn begin_script(&mut self) {
         self.broken.clear();
         self.script += 1;
         self.files.begin_script();
+    }
+
+    /// Called before a script is planned, in which the places of tables of others mean nothing.
+    pub(crate) fn forget_places(&mut self) {
         for entry in self.entries.values() {
             if let Entry::Table(table) = entry {
                 table.places.stale.store(true, Ordering::Relaxed);

@@ -151,6 +151,17 @@ impl Planner {
     /// # Errors
     /// Everything that is wrong with the script; then no table, view or setting has changed.
     pub fn plan(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
+        self.catalog.forget_places();
+        self.plan_part(sql)
+    }
+
+    /// Plans statements of a script whose former statements were planned by calls before: errors
+    /// may point at those. The places of both are those of the same text, so that blanks stand in
+    /// `sql` for what is not planned by this call.
+    ///
+    /// # Errors
+    /// As [`Planner::plan`].
+    pub fn plan_part(&mut self, sql: &str) -> Result<Vec<Stage>, Vec<Diagnostic>> {
         let before = (self.catalog.clone(), self.settings.clone());
         let planned = depth::guarded(|| self.plan_here(unmarked(sql)));
         if planned.is_err() {

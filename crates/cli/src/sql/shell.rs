@@ -1,6 +1,7 @@
 //! Carries out one unit after another, and keeps what `.mode` and its like have changed.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -59,6 +60,16 @@ pub(super) struct Shell<'a> {
     last: String,
     /// Files that are being read.
     depth: usize,
+}
+
+/// A statement, or a set of them, in a text.
+struct ScriptPart<'a> {
+    /// What errors call the text.
+    name: &'a str,
+    text: &'a str,
+    part: Range<usize>,
+    /// Whether statements of the text were carried out before.
+    goes_on: bool,
 }
 
 impl<'a> Shell<'a> {
@@ -122,12 +133,18 @@ impl<'a> Shell<'a> {
     /// Runs the statements and dot commands of a text up to the first failure. `name` stands for it
     /// in messages.
     pub(super) fn run(&mut self, name: &str, text: &str) -> Result<Next, Failure> {
+        let mut goes_on = false;
         for unit in units(text).list {
             self.stopped.store(false, Ordering::Release);
             self.interrupted.store(false, Ordering::Relaxed);
             let next = match unit {
                 Unit::Dot { text } => self.command(dot::parse(text)?)?,
-                Unit::Sql { text: sql, at } => self.timed(name, text, sql, at)?,
+                Unit::Sql { text: sql, at } => {
+                    let part = at..at + sql.len();
+                    let part = ScriptPart { name, text, part, goes_on };
+                    goes_on = true;
+                    self.timed(&part)?
+                }
             };
             if self.interactive {
                 *self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
@@ -140,22 +157,22 @@ impl<'a> Shell<'a> {
         Ok(Next::GoOn)
     }
 
-    fn timed(&mut self, name: &str, text: &str, sql: &str, at: usize) -> Result<Next, Failure> {
+    fn timed(&mut self, part: &ScriptPart<'_>) -> Result<Next, Failure> {
         let start = Instant::now();
-        let result = self.statement(name, text, sql, at);
+        let result = self.statement(part);
         if self.timer {
             self.screen.line(&format!("took {}", human::duration(start.elapsed())));
         }
         result
     }
 
-    fn statement(&mut self, name: &str, text: &str, sql: &str, at: usize) -> Result<Next, Failure> {
-        let fail = |error: Error| Failure::of(&moved(error, text, at), name, text);
-        self.last = sql.to_owned();
+    fn statement(&mut self, of: &ScriptPart<'_>) -> Result<Next, Failure> {
+        let fail = |error: Error| Failure::of(&error, of.name, of.text);
+        self.last = of.text[of.part.clone()].to_owned();
         let target = self.file.as_ref().unwrap_or(&self.shown).clone();
         self.output.clip(matches!(target, RowTarget::Output(RowFormat::Table)));
         self.session.rows_to(target.clone()).map_err(fail)?;
-        let planned = match self.session.sql(sql) {
+        let planned = match self.session.sql_part(of.text, of.part.clone(), of.goes_on) {
             Err(Error::Interrupted) => return self.was_interrupted(),
             planned => planned.map_err(fail)?,
         };
@@ -391,21 +408,4 @@ fn bounded(planned: &Script) -> bool {
 fn gives_rows(planned: &Script) -> bool {
     let mut statements = planned.jobs().iter().flat_map(|job| job.statements());
     statements.any(|statement| !statement.name.starts_with("INSERT INTO "))
-}
-
-/// The same error, of a statement that begins at byte `at` of a longer text.
-fn moved(mut error: Error, text: &str, at: usize) -> Error {
-    let lines = text[..at].matches('\n').count();
-    if let Error::Statement { statement, .. } = &mut error {
-        statement.line += lines;
-    }
-    let Error::Sql(mut diagnostics) = error else { return error };
-    let columns = text[..at].rsplit('\n').next().map_or(0, |line| line.chars().count());
-    for diagnostic in &mut diagnostics {
-        if diagnostic.line == 1 {
-            diagnostic.column += columns;
-        }
-        diagnostic.line += lines;
-    }
-    Error::Sql(diagnostics)
 }

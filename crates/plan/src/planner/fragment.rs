@@ -39,6 +39,7 @@ impl Planner {
     }
 
     fn fragment_here(&mut self, sql: &str) -> Result<Fragment, Vec<Diagnostic>> {
+        self.catalog.forget_places();
         self.catalog.begin_script();
         self.hints.read(sql, self.catalog.script).map_err(|error| vec![error])?;
         let one = || vec![Diagnostic::at(Place::default(), "a stream is made of one SELECT")];
