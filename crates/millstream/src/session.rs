@@ -155,10 +155,8 @@ impl Session {
         let blank = |char| if char == '\n' { '\n' } else { ' ' };
         let mut blanked: String = text[..part.start].chars().map(blank).collect();
         blanked.push_str(&text[part]);
-        self.planned(|planner| match goes_on {
-            true => planner.plan_part(&blanked),
-            false => planner.plan(&blanked),
-        })
+        let plan = if goes_on { Planner::plan_part } else { Planner::plan };
+        self.planned(|planner| plan(planner, &blanked))
     }
 
     fn planned(
