@@ -9,7 +9,8 @@
 //! led back to its message by the number of its line. A message in which a line end or a quote may
 //! stand where it is none is looked at alone, so that no message takes another one with it.
 //!
-//! Those of Avro and Protobuf are no lines, and have a way of their own (`typed`).
+//! Those of Avro and Protobuf are no lines, and have a way of their own (`typed`); so have values
+//! that are read as they are (`raw`).
 
 use std::collections::VecDeque;
 use std::io::{Cursor, ErrorKind, Read};
@@ -19,7 +20,7 @@ use std::task::Waker;
 use arrow::array::AsArray;
 use arrow::array::UInt32Array;
 use arrow::compute::{concat_batches, take_record_batch};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Int64Type, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::{OptionSpec, TableDef};
@@ -31,9 +32,11 @@ use crate::options::{OptionReader, refuse};
 use crate::remote::line_format;
 
 mod encoder;
+mod raw;
 mod typed;
 
 pub use encoder::MessageEncoder;
+use raw::{RawMessages, value_column};
 pub use typed::TYPED_OPTIONS;
 use typed::{AVRO_CONFLUENT, PROTOBUF_CONFLUENT, TypedFormat, TypedMessages};
 
@@ -67,6 +70,8 @@ pub struct MessageFormat {
 enum MessageKind {
     /// They are records of a text.
     Lines(Format),
+    /// Each is the value of this column.
+    Raw(FieldRef),
     Typed(TypedFormat),
 }
 
@@ -79,12 +84,11 @@ impl MessageFormat {
     pub fn new(table: &TableDef, projection: &[usize]) -> Result<Self, ConnectorError> {
         let format = match TypedFormat::new(table)? {
             Some(format) => MessageKind::Typed(format),
-            None => MessageKind::Lines(line_format(&table.options, false)?),
+            None => match line_format(&table.options, false)? {
+                Format::Raw => MessageKind::Raw(value_column(&table.schema)?),
+                format => MessageKind::Lines(format),
+            },
         };
-        if let MessageKind::Lines(Format::Raw) = format {
-            let hint = "write 'format' = 'json' or 'csv'";
-            return Err(refuse("format", "messages are not read as 'raw'", Some(hint.into())));
-        }
         let mut numbered = table.clone();
         let line = Field::new(LINE, DataType::Int64, true);
         let fields = table.schema.fields().iter().cloned().chain([Arc::new(line)]);
@@ -100,6 +104,7 @@ impl MessageFormat {
                 format.check(&target.declared)?;
                 Arc::new(target)
             }
+            MessageKind::Raw(_) => Arc::new(target),
             MessageKind::Typed(format) => format.check(target)?,
         };
         let on_bad = OptionReader(&table.options);
@@ -120,6 +125,9 @@ impl MessageFormat {
         let refuser = Refuser { target: Arc::clone(&self.target), bad: refused, origins };
         let decoding = match &self.format {
             MessageKind::Lines(format) => Decoding::Lines(MessageLines::new(format, &refuser)),
+            MessageKind::Raw(column) => {
+                Decoding::Raw(RawMessages::new(Arc::clone(column), refuser.clone()))
+            }
             MessageKind::Typed(format) => {
                 Decoding::Typed(Box::new(TypedMessages::new(format.clone(), refuser.clone())))
             }
@@ -169,6 +177,7 @@ impl MessageLines {
 
 enum Decoding {
     Lines(MessageLines),
+    Raw(RawMessages),
     Typed(Box<TypedMessages>),
 }
 
@@ -210,6 +219,13 @@ impl MessageDecoder {
     pub fn push(&mut self, value: Option<&[u8]>) -> Result<(), ConnectorError> {
         let message = self.pushed;
         self.pushed += 1;
+        if let Decoding::Raw(raw) = &mut self.decoding {
+            if let Err(reason) = raw.push(message, value) {
+                let shown = value.map(typed::shown).unwrap_or_default();
+                self.refuse(message, reason, &shown);
+            }
+            return Ok(());
+        }
         let Some(value) = value else {
             self.refuse(message, "the message has no value", b"");
             return Ok(());
@@ -221,6 +237,7 @@ impl MessageDecoder {
                 }
                 return Ok(());
             }
+            Decoding::Raw(_) => return Ok(()),
             Decoding::Lines(lines) => lines,
         };
         if value.trim_ascii().is_empty() {
@@ -278,7 +295,7 @@ impl MessageDecoder {
     /// When the decoder cannot go on, or a message is bad and the table says that this is an error.
     pub fn rows(&mut self, place: &dyn Fn(u32) -> String) -> Result<MessageRows, ConnectorError> {
         self.decode_lines()?;
-        self.decode_typed()?;
+        self.decode_others()?;
         self.pushed = 0;
         let mut faults = std::mem::take(&mut self.faults);
         faults.sort_by_key(|(message, ..)| *message);
@@ -340,11 +357,17 @@ impl MessageDecoder {
     }
 
     /// Takes the rows of messages that are no lines; waits for the schemas that they need.
-    fn decode_typed(&mut self) -> Result<(), ConnectorError> {
-        let Decoding::Typed(typed) = &mut self.decoding else { return Ok(()) };
-        let refused = typed.wait()?;
-        let batches = typed.finish()?;
-        self.refuse_all(refused);
+    fn decode_others(&mut self) -> Result<(), ConnectorError> {
+        let batches = match &mut self.decoding {
+            Decoding::Lines(_) => return Ok(()),
+            Decoding::Raw(raw) => raw.finish()?,
+            Decoding::Typed(typed) => {
+                let refused = typed.wait()?;
+                let batches = typed.finish()?;
+                self.refuse_all(refused);
+                batches
+            }
+        };
         self.take_all(batches, |number| u32::try_from(number.checked_sub(1)?).ok())
     }
 
@@ -482,7 +505,8 @@ impl Read for PushedBytes {
 }
 
 /// The formats that messages have.
-const FORMATS: [&str; 6] = ["csv", "json", "avro", AVRO_CONFLUENT, "protobuf", PROTOBUF_CONFLUENT];
+const FORMATS: [&str; 7] =
+    ["csv", "json", "raw", "avro", AVRO_CONFLUENT, "protobuf", PROTOBUF_CONFLUENT];
 
 /// Refuses a table of messages that does not say its format, or names another than they have.
 ///

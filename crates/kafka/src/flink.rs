@@ -20,15 +20,17 @@ const IGNORES: [&str; 2] = ["json.ignore-parse-errors", "csv.ignore-parse-errors
 
 const MISSING: &str = "json.fail-on-missing-field";
 const TIMES: &str = "json.timestamp-format.standard";
+const CHARSET: &str = "raw.charset";
+const ENDIANNESS: &str = "raw.endianness";
 
 /// Formats whose options may stand behind `value.` or `key.`.
-const FORMATS: [&str; 6] =
-    ["csv", "json", "avro", "avro-confluent", "protobuf", "protobuf-confluent"];
+const FORMATS: [&str; 7] =
+    ["raw", "csv", "json", "avro", "avro-confluent", "protobuf", "protobuf-confluent"];
 
 const OF_VALUE: &str = "value.";
 const OF_KEY: &str = "key.";
 
-pub(crate) const OPTIONS: [OptionSpec; 12] = [
+pub(crate) const OPTIONS: [OptionSpec; 14] = [
     option(SAME[0].0, "as 'format'", "none", "Flink's other name of 'format'."),
     option(SAME[1].0, "character", "none", "Flink's name of 'csv.delimiter'."),
     option(SAME[2].0, "character", "none", "Flink's name of 'csv.quote'."),
@@ -64,6 +66,18 @@ pub(crate) const OPTIONS: [OptionSpec; 12] = [
         "as the option",
         "none",
         "Flink's: an option of the format of the key, where it differs from that of the value.",
+    ),
+    option(
+        CHARSET,
+        "UTF-8",
+        "UTF-8",
+        "Flink's: the encoding of texts that are read as they are. Other bytes are a BYTES column.",
+    ),
+    option(
+        ENDIANNESS,
+        "big-endian | little-endian",
+        "big-endian",
+        "Flink's: read, and without an effect, since values of 'raw' are texts or bytes.",
     ),
     option("scan.parallelism", "integer", "none", "Flink's: read, and without an effect."),
     option("sink.parallelism", "integer", "none", "Flink's: read, and without an effect."),
@@ -145,6 +159,8 @@ fn by_our_names(given: Options, is_sink: bool) -> Result<Options, ConnectorError
         let hint = "leave it out, or write a time as text: date_format(t, '%Y-%m-%d %H:%M:%S')";
         return Err(refuse(TIMES, "times are written as 'ISO-8601'", Some(hint.into())));
     }
+    options.choice(CHARSET, &["UTF-8"])?;
+    options.choice(ENDIANNESS, &["big-endian", "little-endian"])?;
     for key in ["scan.parallelism", "sink.parallelism"] {
         options.integer(key, 1)?;
     }

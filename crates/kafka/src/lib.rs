@@ -88,9 +88,9 @@ static OPTIONS: [OptionSpec; 24] = {
         ),
         option(
             "format",
-            "csv | json | avro | avro-confluent | protobuf | protobuf-confluent",
+            "csv | json | raw | avro | avro-confluent | protobuf | protobuf-confluent",
             "",
-            "The format of the value of a message.",
+            "The format of the value of a message; 'raw' is the value as it is, of one column.",
         ),
         option(
             "scan.startup.mode",

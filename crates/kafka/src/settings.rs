@@ -329,10 +329,10 @@ mod tests {
             let text = format!("{error:?}");
             assert!(text.contains(words), "{text}");
         };
-        says("jsn", "csv, json, avro, avro-confluent, protobuf, protobuf-confluent");
-        says("raw", "csv, json, avro");
+        says("jsn", "csv, json, raw, avro, avro-confluent, protobuf, protobuf-confluent");
+        says("fixed", "csv, json, raw, avro");
         says("debezium-json", "write 'format' = 'json'");
-        for format in ["csv", "JSON", "avro-confluent", "protobuf"] {
+        for format in ["csv", "JSON", "Raw", "avro-confluent", "protobuf"] {
             let options = [("format".to_owned(), format.to_owned())].into();
             messages::require_format(OptionReader(&options)).unwrap();
         }

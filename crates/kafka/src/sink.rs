@@ -96,7 +96,7 @@ impl KafkaSink {
 
     /// The format of the messages that wait for a checkpoint.
     fn staged_format(&self) -> StagedFormat {
-        staged_format(&self.topic.name, self.encoder.has_headers())
+        staged_format(&self.topic.name, self.encoder.parts())
     }
 
     fn chooser(&self, worker: u32, partitions: i32) -> Chooser {

@@ -12,17 +12,17 @@ use dataflow::sink::{Room, SinkWriter, StagedOutput};
 
 use crate::errors::failed;
 use crate::headers;
-use crate::writer::{Chooser, KafkaEncoder, OutMessage};
+use crate::writer::{Chooser, KafkaEncoder, MessageParts, OutMessage};
 
-/// The format of the messages that are staged for a table; they may have headers.
-pub(crate) fn staged_format(table: &str, has_headers: bool) -> StagedFormat {
+/// The format of the messages that are staged for a table.
+pub(crate) fn staged_format(table: &str, parts: MessageParts) -> StagedFormat {
     let mut fields = vec![
         Field::new("key", DataType::Binary, true),
-        Field::new("value", DataType::Binary, false),
+        Field::new("value", DataType::Binary, parts.null_values),
         Field::new("timestamp", DataType::Int64, true),
         Field::new("partition", DataType::Int64, true),
     ];
-    if has_headers {
+    if parts.headers {
         fields.push(headers::field("headers"));
     }
     let (schema, place) = (Arc::new(Schema::new(fields)), table.to_owned());
@@ -41,7 +41,7 @@ impl StagingWriter {
     fn batch(&mut self, messages: &[OutMessage]) -> Result<RecordBatch, ConnectorError> {
         let (mut keys, mut values) = (BinaryBuilder::new(), BinaryBuilder::new());
         messages.iter().for_each(|message| keys.append_option(message.key.as_deref()));
-        messages.iter().for_each(|message| values.append_value(&message.value));
+        messages.iter().for_each(|message| values.append_option(message.value.as_deref()));
         let times: Int64Array = messages.iter().map(|message| message.timestamp).collect();
         let partitions = messages.iter().map(|_| self.chooser.next().map(i64::from));
         let partitions: Int64Array = partitions.collect();
@@ -97,7 +97,8 @@ pub(crate) fn messages_of(batch: &RecordBatch) -> Addressed {
     let message = |row: usize| {
         let optional = |of: &Int64Array| of.is_valid(row).then(|| of.value(row));
         let key = keys.is_valid(row).then(|| keys.value(row).to_vec());
-        let (value, timestamp) = (values.value(row).to_vec(), optional(times));
+        let value = values.is_valid(row).then(|| values.value(row).to_vec());
+        let timestamp = optional(times);
         let partition = optional(partitions).and_then(|of| i32::try_from(of).ok());
         let headers = headers.map(|of| headers::of_row(of, row)).unwrap_or_default();
         (OutMessage { key, value, timestamp, headers }, partition)
@@ -109,6 +110,9 @@ pub(crate) fn messages_of(batch: &RecordBatch) -> Addressed {
 mod tests {
     use std::thread;
     use std::time::Instant;
+
+    use arrow::array::StringArray;
+    use dataflow::connector::TableDef;
 
     use super::*;
     use crate::late_registry::{Answer, LONG, registry, table, unparks};
@@ -122,7 +126,7 @@ mod tests {
         let mut writer = StagingWriter {
             encoder: KafkaEncoder::new(&table).unwrap(),
             chooser: Chooser::Client,
-            rows: StagedStream::new(staged_format(&table.name, false), 7),
+            rows: StagedStream::new(staged_format(&table.name, MessageParts::default()), 7),
             waker: unparks(),
         };
         for _ in 0..3 {
@@ -142,10 +146,10 @@ mod tests {
         let (mut writer, batch) = answered((200, r#"{"id": 258}"#.into()));
         writer.write(&batch).unwrap();
         let StagedOutput { staged, .. } = writer.stage(0, false).unwrap();
-        let (job, batches) = staged_format("t", false).read(&staged).unwrap();
+        let (job, batches) = staged_format("t", MessageParts::default()).read(&staged).unwrap();
         assert_eq!(job, 7);
         let messages = batches.flat_map(|batch| messages_of(&batch.unwrap()));
-        let messages = messages.map(|(message, _)| message.value);
+        let messages = messages.filter_map(|(message, _)| message.value);
         // A union of which the value is the second; zigzag.
         let expected = [10, 12].map(|n| vec![0, 0, 0, 1, 2, 2, n]);
         assert_eq!(messages.collect::<Vec<_>>(), expected);
@@ -157,5 +161,33 @@ mod tests {
         let error = writer.write(&batch).unwrap_err().to_string();
         assert!(error.contains("too narrow"), "{error}");
         assert_eq!(writer.room(), Room::Ready);
+    }
+
+    #[test]
+    fn a_message_without_a_value_is_staged_as_one() {
+        let value = Field::new("v", DataType::Utf8, true);
+        let table = TableDef {
+            name: "t".into(),
+            schema: Arc::new(Schema::new(vec![value])),
+            options: [("format".to_owned(), "raw".to_owned())].into(),
+            metadata: Default::default(),
+            buckets: vec![],
+        };
+        let texts = [Some("x"), None, Some(""), Some("two\r\nlines\n"), None];
+        let column: Arc<dyn Array> = Arc::new(StringArray::from(texts.to_vec()));
+        let batch = RecordBatch::try_new(Arc::clone(&table.schema), vec![column]).unwrap();
+        let encoder = KafkaEncoder::new(&table).unwrap();
+        let format = staged_format("t", encoder.parts());
+        let mut writer = StagingWriter {
+            encoder,
+            chooser: Chooser::Client,
+            rows: StagedStream::new(format.clone(), 7),
+            waker: Waker::noop().clone(),
+        };
+        writer.write(&batch).unwrap();
+        let StagedOutput { staged, .. } = writer.stage(0, false).unwrap();
+        let messages = format.read(&staged).unwrap().1.flat_map(|read| messages_of(&read.unwrap()));
+        let values: Vec<_> = messages.map(|(message, _)| message.value).collect();
+        assert_eq!(values, texts.map(|text| text.map(|text| text.as_bytes().to_vec())));
     }
 }

@@ -35,10 +35,19 @@ use crate::settings::Topic;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OutMessage {
     pub(crate) key: Option<Vec<u8>>,
-    pub(crate) value: Vec<u8>,
+    /// None for a tombstone.
+    pub(crate) value: Option<Vec<u8>>,
     /// Milliseconds since 1970; the client's time where there is none.
     pub(crate) timestamp: Option<i64>,
     pub(crate) headers: Vec<OutHeader>,
+}
+
+/// Parts of the messages of a table that those of other tables do not have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MessageParts {
+    pub(crate) headers: bool,
+    /// Messages without a value.
+    pub(crate) null_values: bool,
 }
 
 /// How the rows of a table become messages.
@@ -100,9 +109,9 @@ impl KafkaEncoder {
         Ok(Self { table, value, value_columns, key, timestamp, headers })
     }
 
-    /// Whether messages may have headers.
-    pub(crate) fn has_headers(&self) -> bool {
-        self.headers.is_some()
+    /// The parts that messages may have.
+    pub(crate) fn parts(&self) -> MessageParts {
+        MessageParts { headers: self.headers.is_some(), null_values: self.value.has_nulls() }
     }
 
     /// Whether rows become messages without a wait; else `waker` is called when they may.
@@ -125,7 +134,8 @@ impl KafkaEncoder {
         let mut messages = Vec::with_capacity(batch.num_rows());
         let values = batch.project(&self.value_columns).map_err(unfit)?;
         self.value.encode(&self.table, &values, |value| {
-            messages.push(OutMessage { value: value.to_vec(), ..OutMessage::default() });
+            let value = value.map(<[u8]>::to_vec);
+            messages.push(OutMessage { value, ..OutMessage::default() });
         })?;
         match &self.key {
             None => {}
@@ -148,7 +158,7 @@ impl KafkaEncoder {
                 let mut messages = messages.iter_mut();
                 encoder.encode(&self.table, &keys, |key| {
                     if let Some(message) = messages.next() {
-                        message.key = Some(key.to_vec());
+                        message.key = key.map(<[u8]>::to_vec);
                     }
                 })?;
             }
@@ -266,8 +276,10 @@ impl Deliveries {
     where
         S: for<'a> FnOnce(BaseRecord<'a, [u8], [u8]>) -> Result<(), KafkaError>,
     {
-        let mut record: BaseRecord<'_, [u8], [u8]> =
-            BaseRecord::to(&topic.name).payload(message.value.as_slice());
+        let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&topic.name);
+        if let Some(value) = &message.value {
+            record = record.payload(value.as_slice());
+        }
         if let Some(key) = &message.key {
             record = record.key(key.as_slice());
         }
@@ -489,11 +501,11 @@ mod tests {
         let messages = KafkaEncoder::new(&table).unwrap().encode(&batch).unwrap();
         let first = OutMessage {
             key: Some(b"k".to_vec()),
-            value: br#"{"n":1}"#.to_vec(),
+            value: Some(br#"{"n":1}"#.to_vec()),
             timestamp: Some(1_700_000_000_123),
             headers: own,
         };
-        let second = OutMessage { value: br#"{"n":2}"#.to_vec(), ..OutMessage::default() };
+        let second = OutMessage { value: Some(br#"{"n":2}"#.to_vec()), ..OutMessage::default() };
         assert_eq!(messages, [first, second]);
         assert_eq!(KafkaEncoder::new(&table).unwrap().encode(&batch.slice(0, 0)).unwrap(), []);
     }
@@ -549,7 +561,7 @@ mod tests {
         let key = Some(br#"{"n":1,"m":3}"#.to_vec());
         assert_eq!(
             messages,
-            [OutMessage { key, value: br#"{"n":2}"#.to_vec(), ..OutMessage::default() }]
+            [OutMessage { key, value: Some(br#"{"n":2}"#.to_vec()), ..OutMessage::default() }]
         );
         let refused = |options: &[(&str, &str)], words: &str| {
             let error = KafkaEncoder::new(&named(options)).unwrap_err().to_string();

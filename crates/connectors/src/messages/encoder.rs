@@ -9,7 +9,9 @@ use arrow::record_batch::RecordBatch;
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 
+use super::raw::{self, value_column};
 use super::typed::{AVRO_CONFLUENT, PROTOBUF_CONFLUENT, proto_null, proto_type, typed_name};
+use crate::format::Format;
 use crate::format::avro::{AvroEncoder, schema_for};
 use crate::format::encode::RowEncoding;
 use crate::format::protobuf::ProtoEncoder;
@@ -25,7 +27,12 @@ pub struct MessageEncoder(Encoding);
 #[derive(Debug, Clone)]
 enum Encoding {
     Lines(RowEncoding),
-    Typed { of: TypedEncoder, registered: Option<Arc<Registered>> },
+    /// The value of the only column.
+    Raw,
+    Typed {
+        of: TypedEncoder,
+        registered: Option<Arc<Registered>>,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -133,6 +140,9 @@ impl MessageEncoder {
         let options = OptionReader(&table.options);
         let Some(name) = typed_name(options) else {
             let format = line_format(&table.options, false)?;
+            if let Format::Raw = format {
+                return value_column(schema).map(|_| Self(Encoding::Raw));
+            }
             return text_format(&format, schema).map(Encoding::Lines).map(Self);
         };
         let registered = |format: &str, kind, text: String, place| {
@@ -188,11 +198,19 @@ impl MessageEncoder {
     pub fn is_ready(&self, waker: &Waker) -> Result<bool, ConnectorError> {
         match &self.0 {
             Encoding::Typed { registered: Some(registered), .. } => registered.is_known(waker),
-            Encoding::Typed { registered: None, .. } | Encoding::Lines(_) => Ok(true),
+            Encoding::Typed { registered: None, .. } | Encoding::Lines(_) | Encoding::Raw => {
+                Ok(true)
+            }
         }
     }
 
-    /// Gives the message of each row; waits for a registry that was not [asked](Self::is_ready).
+    /// Whether a row may become a message [without a value](Self::encode).
+    pub fn has_nulls(&self) -> bool {
+        matches!(self.0, Encoding::Raw)
+    }
+
+    /// Gives the message of each row, `None` for one without a value; waits for a registry that was
+    /// not [asked](Self::is_ready).
     ///
     /// # Errors
     /// When a value cannot be written.
@@ -200,10 +218,11 @@ impl MessageEncoder {
         &self,
         table: &str,
         batch: &RecordBatch,
-        give: impl FnMut(&[u8]),
+        give: impl FnMut(Option<&[u8]>),
     ) -> Result<(), ConnectorError> {
         let unfit = |message: String| rows::unfit(table, &message);
         match &self.0 {
+            Encoding::Raw => raw::encode(batch, give).map_err(unfit),
             Encoding::Lines(lines) => encode_lines(lines, batch, give).map_err(unfit),
             Encoding::Typed { of, registered } => {
                 let head = registered.as_ref().map(|registered| registered.head()).transpose()?;
@@ -218,11 +237,11 @@ fn encode_typed(
     of: &TypedEncoder,
     batch: &RecordBatch,
     head: &[u8],
-    mut give: impl FnMut(&[u8]),
+    mut give: impl FnMut(Option<&[u8]>),
 ) -> Result<(), String> {
     let mut bytes = head.to_vec();
     let end = |bytes: &mut Vec<u8>| {
-        give(bytes);
+        give(Some(bytes));
         bytes.truncate(head.len());
         Ok(())
     };
@@ -235,7 +254,7 @@ fn encode_typed(
 fn encode_lines(
     of: &RowEncoding,
     batch: &RecordBatch,
-    mut give: impl FnMut(&[u8]),
+    mut give: impl FnMut(Option<&[u8]>),
 ) -> Result<(), String> {
     let mut text = Vec::new();
     of.encode(batch, &mut text)?;
@@ -243,7 +262,7 @@ fn encode_lines(
     if lines == batch.num_rows() {
         let mut from = 0;
         for end in memchr::memchr_iter(b'\n', &text) {
-            give(&text[from..end]);
+            give(Some(&text[from..end]));
             from = end + 1;
         }
         return Ok(());
@@ -252,7 +271,7 @@ fn encode_lines(
     for row in 0..batch.num_rows() {
         text.clear();
         of.encode(&batch.slice(row, 1), &mut text)?;
-        give(text.strip_suffix(b"\n").unwrap_or(&text));
+        give(Some(text.strip_suffix(b"\n").unwrap_or(&text)));
     }
     Ok(())
 }

@@ -169,7 +169,9 @@ fn messages_that_were_written_are_read() {
         let batch = RecordBatch::try_new(Arc::clone(&table.schema), columns.into()).unwrap();
         let encoder = MessageEncoder::new(&table, &table.schema).unwrap();
         let mut messages = vec![];
-        encoder.encode("t", &batch, |message| messages.push(message.to_vec())).unwrap();
+        encoder
+            .encode("t", &batch, |message| messages.extend(message.map(<[u8]>::to_vec)))
+            .unwrap();
         let messages: Vec<String> =
             messages.into_iter().map(|message| String::from_utf8(message).unwrap()).collect();
         let messages: Vec<Option<&str>> = messages.iter().map(|text| Some(text.as_str())).collect();
@@ -178,4 +180,102 @@ fn messages_that_were_written_are_read() {
         let expected: Vec<(u32, String)> = texts.into_iter().enumerate().map(row).collect();
         assert_eq!((rows, bad), (expected, vec![]), "{format}");
     }
+}
+
+/// The rows of messages of bytes, each with the number of its message; and the bad ones.
+fn read_raw(table: &TableDef, messages: &[Option<&[u8]>]) -> (RecordBatch, Vec<u32>, Vec<BadRow>) {
+    let format = MessageFormat::new(table, &[0]).unwrap();
+    let bad = Arc::new(BadRows::collecting());
+    let mut decoder = format.decoder(&bad);
+    messages.iter().for_each(|message| decoder.push(*message).unwrap());
+    let MessageRows { rows, messages } = decoder.rows(&|at| format!("m{at}")).unwrap();
+    // The decoder goes on behind a batch.
+    assert_eq!(decoder.rows(&|at| format!("m{at}")).unwrap().rows.num_rows(), 0);
+    (rows, messages, bad.take())
+}
+
+#[test]
+fn a_raw_message_is_its_value_whatever_it_has() {
+    let all: Vec<u8> = (0..=255).collect();
+    let messages: [Option<&[u8]>; 7] = [
+        Some(b"two\r\nlines\n"),
+        None,
+        Some(b""),
+        Some(&all),
+        Some(b" \xef\xbb\xbf[{\"a\": \"\0"),
+        Some(b"\xff"),
+        Some("é\n".as_bytes()),
+    ];
+    let bytes = table(&[("format", "raw")], &[("v", DataType::Binary)]);
+    let (rows, numbers, bad) = read_raw(&bytes, &messages);
+    assert_eq!(rows.column(0).as_binary::<i32>().iter().collect::<Vec<_>>(), messages);
+    assert_eq!((numbers, bad), ((0..7).collect(), vec![]));
+
+    let texts = table(&[("format", "RAW")], &[("v", DataType::Utf8)]);
+    let (rows, numbers, bad) = read_raw(&texts, &messages);
+    let read = rows.column(0).as_string::<i32>().iter().map(|text| text.map(str::as_bytes));
+    let valid: Vec<usize> = vec![0, 1, 2, 4, 6];
+    assert!(read.eq(valid.iter().map(|at| messages[*at])));
+    assert_eq!(numbers, valid.iter().map(|at| *at as u32).collect::<Vec<_>>());
+    let bad: Vec<_> = bad.iter().map(|bad| (bad.place.as_str(), bad.text.as_str())).collect();
+    assert_eq!(bad[1], ("m5", "0xff"));
+    assert!(bad.len() == 2 && bad[0].0 == "m3" && bad[0].1.starts_with("0x000102"), "{bad:?}");
+
+    // The column need not be read for its values to be checked.
+    let unread = MessageFormat::new(&texts, &[]).unwrap();
+    let mut decoder = unread.decoder(&Arc::new(BadRows::collecting()));
+    messages.iter().for_each(|message| decoder.push(*message).unwrap());
+    let MessageRows { rows, messages: numbers } = decoder.rows(&|_| String::new()).unwrap();
+    assert_eq!((rows.num_rows(), numbers.len(), rows.num_columns()), (5, 5, 0));
+}
+
+#[test]
+fn a_raw_message_without_a_value_is_bad_where_there_is_no_null() {
+    let mut table = table(&[("format", "raw")], &[("v", DataType::Utf8)]);
+    table.schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Utf8, false)]));
+    let (rows, numbers, bad) = read_raw(&table, &[None, Some(b"x"), None, Some(b"")]);
+    let read: Vec<_> = rows.column(0).as_string::<i32>().iter().flatten().collect();
+    assert_eq!((read, numbers), (vec!["x", ""], vec![1, 3]));
+    let places: Vec<&str> = bad.iter().map(|bad| bad.place.as_str()).collect();
+    assert_eq!(places, ["m0", "m2"]);
+    assert!(bad[0].reason.contains("column 'v' is NOT NULL"), "{}", bad[0].reason);
+}
+
+#[test]
+fn raw_messages_are_written_as_they_are_and_null_is_none() {
+    let texts = [Some("a,\"b\"\n"), None, Some(""), Some("é")];
+    let wanted = texts.map(|text| text.map(|text| text.as_bytes().to_vec()));
+    let columns: [arrow::array::ArrayRef; 2] = [
+        Arc::new(arrow::array::StringArray::from(texts.to_vec())),
+        Arc::new(arrow::array::BinaryArray::from_iter(wanted.iter().cloned())),
+    ];
+    for column in columns {
+        let table = table(&[("format", "raw")], &[("v", column.data_type().clone())]);
+        let encoder = MessageEncoder::new(&table, &table.schema).unwrap();
+        let batch = RecordBatch::try_new(Arc::clone(&table.schema), vec![column]).unwrap();
+        for (rows, wanted) in [(batch.clone(), &wanted[..]), (batch.slice(1, 2), &wanted[1..3])] {
+            let mut messages = vec![];
+            let take = |message: Option<&[u8]>| messages.push(message.map(<[u8]>::to_vec));
+            encoder.encode("t", &rows, take).unwrap();
+            assert_eq!(messages, wanted);
+        }
+        encoder.encode("t", &batch.slice(0, 0), |_| panic!("there is no row")).unwrap();
+    }
+}
+
+#[test]
+fn raw_messages_are_one_column_of_text_or_bytes() {
+    let refused = |columns: &[(&str, DataType)]| {
+        let table = table(&[("format", "raw")], columns);
+        let read = MessageFormat::new(&table, &[]).unwrap_err();
+        let written = MessageEncoder::new(&table, &table.schema).unwrap_err();
+        assert_eq!(read.to_string(), written.to_string());
+        format!("{read:?}")
+    };
+    let of = refused(&[("n", DataType::Int64)]);
+    assert!(of.contains("column: \"n\"") && of.contains("STRING or BYTES, and not"), "{of}");
+    let of = refused(&[("a", DataType::Utf8), ("b", DataType::Utf8)]);
+    assert!(of.contains("column: \"b\"") && of.contains("EXCEPT_KEY"), "{of}");
+    let of = refused(&[]);
+    assert!(of.contains("declare a column"), "{of}");
 }

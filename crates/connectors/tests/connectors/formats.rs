@@ -137,7 +137,7 @@ fn decoded<M: AsRef<[u8]>>(table: &TableDef, messages: &[M]) -> (MessageRows, Ve
 pub fn encoded(table: &TableDef, batch: &RecordBatch) -> Vec<Vec<u8>> {
     let encoder = MessageEncoder::new(table, &table.schema).unwrap();
     let mut messages = vec![];
-    encoder.encode("t", batch, |message| messages.push(message.to_vec())).unwrap();
+    encoder.encode("t", batch, |message| messages.extend(message.map(<[u8]>::to_vec))).unwrap();
     messages
 }
 

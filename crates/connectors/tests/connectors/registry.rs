@@ -355,7 +355,9 @@ fn a_sink_adds_its_schema_once_and_names_it() {
     assert_eq!(registry.asked("POST /subjects/clicks-value/versions").0, 0);
     let mut messages = vec![];
     for _ in 0..2 {
-        encoder.encode("t", &two_rows(), |message| messages.push(message.to_vec())).unwrap();
+        encoder
+            .encode("t", &two_rows(), |message| messages.extend(message.map(<[u8]>::to_vec)))
+            .unwrap();
     }
     assert_eq!(messages[0], [0, 0, 0, 1, 2, 2, 2, 2, 2, b'y']);
     assert_eq!(messages[3], [0, 0, 0, 1, 2, 2, 4, 0]);

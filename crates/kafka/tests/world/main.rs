@@ -4,6 +4,7 @@
 mod broker;
 mod faults;
 mod publish;
+mod raw;
 mod read;
 mod run;
 #[cfg(feature = "tls")]
