@@ -1,17 +1,19 @@
 //! Sessions whose nodes are threads of one process.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
-use arrow::array::{Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use dataflow::connector::{Connector, OptionSpec, Options, TableDef};
 use dataflow::error::{ConnectorError, DataflowError};
 use dataflow::sink::Sink;
 use dataflow::source::{Next, Position, ReaderContext, Source, Split, SplitReader};
 use fabric::affinity::processors;
+use millstream::embedded::AppendResult;
 use millstream::{Error, FabricKind, FaultKind, JobProgress, RunOptions, Session, SessionBuilder};
 
 const BIDS: &str = "CREATE TABLE bids (
@@ -481,4 +483,33 @@ fn the_name_of_a_file_is_a_table_unless_that_is_refused() {
         SELECT count(*) AS n FROM airports"
     );
     assert_eq!(session.collect(&declared).unwrap(), rows);
+}
+
+/// A table that one worker reads has a watermark, whatever the others have to read.
+#[test]
+fn workers_without_rows_do_not_hide_the_watermark() {
+    let mut session = Session::builder().workers(3).build().unwrap();
+    let times: ArrayRef = Arc::new(TimestampMillisecondArray::from(vec![60_000, 65_000]));
+    let rows = RecordBatch::try_from_iter([("ts", times)]).unwrap();
+    let declared = "WATERMARK FOR ts AS ts - INTERVAL '5' SECOND";
+    let source = session.add_source("clicks", rows.schema(), declared, 1 << 20).unwrap();
+    assert_eq!(source.append(&rows, Duration::ZERO), AppendResult::Appended);
+    let sql = "CREATE TABLE none WITH ('connector' = 'blackhole');
+        INSERT INTO none SELECT window_start, count(*)
+        FROM TUMBLE(TABLE clicks, DESCRIPTOR(ts), INTERVAL '10' SECOND)
+        GROUP BY window_start, window_end";
+    let script = session.sql(sql).unwrap();
+    let cancel = AtomicBool::new(false);
+    let seen = AtomicI64::new(i64::MIN);
+    let looks = AtomicUsize::new(0);
+    let show = |progress: &JobProgress| {
+        let lag = progress.lag.is_some();
+        seen.store(progress.counters.watermark_ms, Ordering::Relaxed);
+        let looks = looks.fetch_add(1, Ordering::Relaxed);
+        cancel.store(lag || looks > 100, Ordering::Relaxed);
+    };
+    let options =
+        RunOptions { cancel: Some(&cancel), observer: Some(&show), ..RunOptions::default() };
+    let report = script.run(&options).unwrap();
+    assert_eq!((report.total.rows_in, seen.into_inner()), (2, 60_000));
 }

@@ -133,7 +133,12 @@ impl SourceRun {
                         self.or_received(notified).await;
                     }
                 }
-                Read::End => return self.end(&reader, &behind, i64::MAX).await,
+                Read::End => {
+                    // Also where there was nothing to read: what a worker without splits counts
+                    // must not hold the watermark of the job back.
+                    let watermark = reader.watermark();
+                    return self.end(&reader, &behind, watermark).await;
+                }
             }
         }
     }
