@@ -16,6 +16,7 @@ package, pyarrow and its functions.
 from __future__ import annotations
 
 import atexit as _atexit
+import datetime as _datetime
 import os as _os
 import sys as _sys
 import warnings as _warnings
@@ -31,7 +32,16 @@ if "t" in getattr(_sys, "abiflags", ""):
     )
 
 from . import _aggregates, _display, _functions, _millstream
-from ._errors import Bug, Diagnostic, Error, Interrupted, RunError, SqlError, UsageError
+from ._errors import (
+    Aborted,
+    Bug,
+    Diagnostic,
+    Error,
+    Interrupted,
+    RunError,
+    SqlError,
+    UsageError,
+)
 from ._millstream import Job, Source, __version__
 
 if TYPE_CHECKING:
@@ -45,6 +55,7 @@ if TYPE_CHECKING:
     from ._ray import on_ray
 
 __all__ = [
+    "Aborted",
     "Batch",
     "Bug",
     "Diagnostic",
@@ -406,6 +417,8 @@ class Session:
         pool_token_file: Union[str, os.PathLike[str], None] = None,
         pool_certs: Union[str, os.PathLike[str], None] = None,
     ) -> None:
+        if workers is not None and workers < 0:
+            raise UsageError(f"a node cannot have {workers} workers", "choose 1 to 1024 workers")
         addresses = pool.split(",") if isinstance(pool, str) else pool
         self._session = _millstream.Session(
             workers=workers,
@@ -488,14 +501,14 @@ class Session:
         columns: object,
         *,
         event_time: Optional[str] = None,
-        delay: Optional[str] = None,
+        delay: Union[str, _datetime.timedelta, None] = None,
         on_bad: str = "fail",
         max_bytes: Optional[int] = None,
     ) -> Source:
         """Makes a table without an end, to which the program appends.
 
         `columns` are a schema of pyarrow, or names with their types: those of SQL, as
-        "timestamp(3)", or of pyarrow. `event_time` names the column of event time, and `delay`
+        "timestamp(3)", of pyarrow or of Python. `event_time` names the column of event time, `delay`
         how much later than others a row may come: "5 s". A value that its column cannot have ends
         `append` if `on_bad` is "fail"; with "skip" its row is left out, counted, and in `name__bad`.
 
@@ -505,6 +518,8 @@ class Session:
         >>> s.sql("SELECT n FROM clicks").fetchall()
         [(5,)]
         """
+        if max_bytes is not None and max_bytes < 0:
+            raise UsageError(f"max_bytes cannot be {max_bytes}", "0 or more")
         schema = columns if hasattr(columns, "__arrow_c_schema__") else _schema(self, columns)
         watermark = _watermark(event_time, delay)
         return self._session.add_source(name, schema, watermark, on_bad, max_bytes)
@@ -661,7 +676,7 @@ _UNITS = {
 }
 
 
-def _watermark(event_time: Optional[str], delay: Optional[str]) -> str:
+def _watermark(event_time: Optional[str], delay: Union[str, _datetime.timedelta, None]) -> str:
     """The declaration of event time in SQL."""
     if event_time is None:
         if delay is not None:
@@ -670,19 +685,29 @@ def _watermark(event_time: Optional[str], delay: Optional[str]) -> str:
     column = '"' + event_time.replace('"', '""') + '"'
     if delay is None:
         return f"WATERMARK FOR {column} AS {column}"
-    number, _, unit = delay.strip().partition(" ")
-    if not number.isdigit() or unit.strip() not in _UNITS:
-        raise UsageError(f"'{delay}' is no delay", "'500 ms', '5 s', '2 min', '1 h'")
-    return f"WATERMARK FOR {column} AS {column} - INTERVAL '{number}' {_UNITS[unit.strip()]}"
+    number, unit = _amount(delay)
+    return f"WATERMARK FOR {column} AS {column} - INTERVAL '{number}' {unit}"
+
+
+def _amount(delay: object) -> tuple[int, str]:
+    """A length of time as a number and a unit of SQL."""
+    if isinstance(delay, _datetime.timedelta) and delay >= _datetime.timedelta():
+        return delay // _datetime.timedelta(milliseconds=1), "MILLISECOND"
+    number, _, unit = delay.strip().partition(" ") if isinstance(delay, str) else ("", "", "")
+    if not number.isdecimal() or unit.strip() not in _UNITS:
+        raise UsageError(f"{delay!r} is no delay", "'500 ms', '5 s', '2 min', '1 h'")
+    return int(number), _UNITS[unit.strip()]
 
 
 def _schema(session: Session, columns: object) -> object:
-    """The schema of columns whose types are texts of SQL, or types of pyarrow."""
+    """The schema of columns whose types are those of SQL, of pyarrow or of Python."""
     if not isinstance(columns, Mapping):
         raise UsageError(
             "the columns of a source are a mapping from names to types, or a schema",
             "{'ts': 'timestamp(3)', 'user': 'bigint'}",
         )
+    if not columns:
+        raise UsageError("a table has a column", "{'ts': 'timestamp(3)', 'user': 'bigint'}")
     if all(isinstance(column, str) for column in columns.values()):
         casts = ", ".join(
             f"CAST(NULL AS {type_}) AS " + '"' + str(name).replace('"', '""') + '"'
@@ -691,4 +716,5 @@ def _schema(session: Session, columns: object) -> object:
         return session.sql(f"SELECT {casts}")
     import pyarrow
 
-    return pyarrow.schema(list(columns.items()))
+    types = [(str(name), _functions.type_of(session, of)) for name, of in columns.items()]
+    return pyarrow.schema(types)

@@ -69,6 +69,10 @@ class Bug(RunError):
     """Millstream panicked: the fault is ours. The session goes on."""
 
 
+class Aborted(RunError):
+    """A job or a query was dropped, by `abort()` or with its session. The session goes on."""
+
+
 class Interrupted(Error, KeyboardInterrupt):
     """Ctrl-C has ended a query. The session goes on."""
 

@@ -153,6 +153,8 @@ def function(
     keep: Callable[[str], Callable[[str, Sequence[object]], None]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The decorator. `keep` makes the table of the rows that fail."""
+    if callable(returns) and not isinstance(returns, type):
+        raise UsageError("a function needs the type of its result", "@s.function(pyarrow.float64())")
     if on_error not in ("raise", "null", "bad"):
         raise UsageError(f"on_error cannot be {on_error!r}", "'raise', 'null' or 'bad'")
 

@@ -37,7 +37,8 @@ class Plot:
         names = list(y) or [name for name in batch.columns if name != x]
         for name in (x, *names):
             if name not in batch.columns:
-                raise UsageError(f"there is no column '{name}'", ", ".join(batch.columns))
+                known = ", ".join(batch.columns)
+                raise UsageError(f"there is no column '{name}'", f"the columns are: {known}")
         if not 1 <= len(names) <= _SERIES_MAX:
             raise UsageError(f"{len(names)} columns cannot be drawn", f"1 to {_SERIES_MAX} can")
         if len(batch) > POINTS_MAX:

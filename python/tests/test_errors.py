@@ -14,7 +14,7 @@ import millstream as ms
     ("call", "message"),
     [
         (lambda s: s.sql("SELECT 1").plot("x", kind="pie"), "there is no plot 'pie' .'line' or 'bar'"),
-        (lambda s: s.sql("SELECT 1 AS one").plot("x"), "there is no column 'x' .one"),
+        (lambda s: s.sql("SELECT 1 AS one").plot("x"), "there is no column 'x' .the columns are: one"),
         (lambda s: s.sql("SELECT 1 AS one").plot("one"), "0 columns cannot be drawn .1 to 7 can"),
         (lambda s: s.source("a", {"n": "int"}, delay="5 s"), "a delay needs a column of event time"),
         (lambda s: s.sql("SELECT 1").run(), "this is a query, and nobody would have its rows"),
@@ -22,6 +22,12 @@ import millstream as ms
         (lambda s: s.sql("SELECT 1; SELECT 2"), "the text has 2 queries that give rows"),
         (lambda s: s.sql("SELECT 1", job="j"), "this session keeps no checkpoints"),
         (lambda s: ms.Session(job="j"), "a job has a name where it has a state"),
+        (lambda s: ms.Session(workers=-1), "a node cannot have -1 workers .choose 1 to 1024"),
+        (lambda s: s.source("a", {}), "a table has a column"),
+        (lambda s: s.source("a", {"n": "int"}, max_bytes=-1), "max_bytes cannot be -1"),
+        (lambda s: s.source("a", {"n": "int"}, event_time="n", delay=5), "5 is no delay"),
+        (lambda s: s.source("a", {"n": list}), "<class 'list'> names no type"),
+        (lambda s: s.function(len), "a function needs the type of its result"),
     ],
 )
 def test_a_call_that_cannot_be_done(
@@ -68,7 +74,7 @@ def test_a_job_that_goes_on(session: ms.Session, tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="the job still runs"):
         job.wait(0.01)
     job.abort()
-    with pytest.raises(ms.Interrupted):
+    with pytest.raises(ms.Aborted):
         job.wait(60.0)
 
 
@@ -76,3 +82,18 @@ def test_ray_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ms.UsageError, match="ray is not installed .pip install ray"):
         ms.on_ray(lambda: None, nodes=1)
+
+
+def test_a_call_of_a_function_with_other_arguments(session: ms.Session) -> None:
+    session.function(int, args=[int, str], name="f")(lambda x, y: x)
+    for arguments in ("", "1", "'a', 'b', 'c'", "'a', true"):
+        with pytest.raises(ms.SqlError) as caught:
+            session.sql(f"SELECT f({arguments})")
+        assert caught.value.hint == "write f(BIGINT, STRING)", arguments
+
+
+def test_options_of_the_command_have_the_names_of_arguments(session: ms.Session) -> None:
+    with pytest.raises(ms.SqlError) as caught:
+        session.sql("CREATE TABLE t (n BIGINT) WITH ('connector' = 'pool')")
+    assert caught.value.hint and "and name it: pool=;" in caught.value.hint
+    assert "--pool" not in str(caught.value)

@@ -4,6 +4,7 @@ import ctypes
 import re
 from typing import Callable, Optional
 
+import polars
 import pyarrow as pa
 import pytest
 
@@ -265,5 +266,14 @@ def test_an_old_data_frame_is_told_what_it_needs(
     with pytest.raises(TypeError, match=re.escape(message)):
         session.register("t", frame)
     other = type("Frame", (), {"__module__": "elsewhere"})()
-    with pytest.raises(TypeError, match="a Frame has no __arrow_c_stream__: pass a table of Polars"):
+    with pytest.raises(TypeError, match="^Frame has no __arrow_c_stream__: pass a table of Polars"):
         session.register("t", other)
+
+
+def test_a_lazy_frame_is_told_to_be_collected(session: ms.Session) -> None:
+    lazy = polars.LazyFrame({"x": [1, 2]})
+    message = "LazyFrame has no __arrow_c_stream__: pass what its collect() gives"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        session.register("t", lazy)
+    session.register("t", lazy.collect())
+    assert session.sql("SELECT sum(x) FROM t").fetchall() == [(3,)]

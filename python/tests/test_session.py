@@ -8,7 +8,7 @@ import resource
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,7 +84,7 @@ def test_errors_of_a_run(session: ms.Session) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda s: s.register("x", 5), TypeError, "a int has no __arrow_c_stream__"),
+        (lambda s: s.register("x", 5), TypeError, "^int has no __arrow_c_stream__"),
         (lambda s: s.sql("SELECT 1; SELECT 2"), ms.UsageError, "has 2 queries that give rows"),
         (lambda s: s.sql("SELECT 1").run(), ms.UsageError, "this is a query"),
         (lambda s: s.sql("CREATE VIEW v AS SELECT 1 AS x").arrow(), ms.UsageError, "gives no rows"),
@@ -147,6 +147,39 @@ def test_a_slow_reader_holds_the_query_back(session: ms.Session) -> None:
             threading.Event().wait(0.05)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 1 << 20, f"{grown} KiB"
+
+
+def test_batches_are_of_one_thread_at_a_time(session: ms.Session) -> None:
+    session.source("none", {"a": "bigint"})
+    batches = session.sql("SELECT a FROM none").batches()
+    said: list[BaseException] = []
+    waits = threading.Event()
+
+    def read() -> None:
+        waits.set()
+        while not said:
+            try:
+                next(batches)
+            except ms.UsageError:
+                pass  # The look of the other thread was first.
+            except ms.Error as error:
+                said.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    waits.wait(60)
+    while True:
+        try:
+            batches.next_within(0.001)
+        except TimeoutError:
+            continue  # The thread does not wait yet.
+        except ms.UsageError as error:
+            assert "another thread waits for a batch of this query" in str(error)
+            break
+    batches.close()
+    reader.join(60)
+    assert len(said) == 1 and isinstance(said[0], ms.Aborted), said
+    assert list(batches) == []
 
 
 def test_a_source_without_an_end(session: ms.Session, tmp_path: Path) -> None:
@@ -231,9 +264,43 @@ def test_an_aborted_job_publishes_nothing(session: ms.Session, tmp_path: Path) -
     out = tmp_path / "out.csv"
     job = session.sql(f"INSERT INTO '{out}' SELECT n FROM ticks").start()
     job.abort()
-    with pytest.raises(ms.Interrupted):
+    with pytest.raises(ms.Aborted):
         job.wait(60)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("how", ["abort", "close"])
+def test_an_event_loop_outlives_a_job_that_is_dropped(tmp_path: Path, how: str) -> None:
+    """A `KeyboardInterrupt` in a task would end it."""
+
+    async def main() -> list[object]:
+        session = ms.Session(workers=1)
+        session.sql(ENDLESS)
+        job = session.sql(f"INSERT INTO '{tmp_path / 'x.csv'}' SELECT n FROM ticks").start()
+
+        async def wait() -> object:
+            return await job
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        (job.abort if how == "abort" else session.close)()
+        made = await asyncio.gather(task, return_exceptions=True)
+        session.close()
+        return made
+
+    (error,) = asyncio.run(main())
+    assert isinstance(error, ms.Aborted) and not isinstance(error, KeyboardInterrupt)
+    assert str(error) == "it was dropped by abort(), or with its session"
+
+
+def test_statements_run_once_at_a_time(session: ms.Session, tmp_path: Path) -> None:
+    session.sql(ENDLESS)
+    statements = session.sql(f"INSERT INTO '{tmp_path / 'x.csv'}' SELECT n FROM ticks")
+    job = statements.start()
+    with pytest.raises(ms.UsageError, match="these statements are running .wait for their job"):
+        statements.start()
+    job.stop()
+    assert job.wait(60)["stopped"]
 
 
 def test_a_closed_session_ends_its_jobs(tmp_path: Path) -> None:
@@ -249,20 +316,40 @@ def test_a_closed_session_ends_its_jobs(tmp_path: Path) -> None:
 
 
 def test_a_fork_is_refused(session: ms.Session) -> None:
+    session.sql(ENDLESS)
+    session.sql("CREATE TABLE nowhere (n BIGINT) WITH ('connector' = 'blackhole')")
+    batches = session.sql("SELECT n FROM ticks").batches()
+    next(batches)
+    job = session.sql("INSERT INTO nowhere SELECT n FROM ticks").start()
+    calls: list[Callable[[], object]] = [
+        lambda: session.sql("SELECT 1"),
+        lambda: next(batches),
+        lambda: job.done,
+        lambda: job.progress,
+        lambda: job.wait(1.0),
+        job.stop,
+        job.abort,
+    ]
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        try:
-            session.sql("SELECT 1")
-            said = "nothing"
-        except BaseException as error:
-            said = str(error)
-        os.write(writer, f"{said} {session}".encode())
+        for call in calls:
+            try:
+                said = f"nothing but {call()}"
+            except BaseException as error:
+                said = str(error)
+            os.write(writer, f"{said.splitlines()[0]}\n".encode())
+        os.write(writer, f"{session}".encode())
         os._exit(0)
     os.close(writer)
-    said = os.read(reader, 1000).decode()
+    with open(reader) as pipe:
+        *said, shown = pipe.read().splitlines()
     os.waitpid(child, 0)
-    assert "before a fork" in said and said.endswith(", closed>")
+    assert said == ["this session was made by another process, before a fork"] * len(calls)
+    assert shown.endswith(", closed>")
+    assert next(batches).num_rows > 0 and not job.done, "the process before the fork goes on"
+    batches.close()
+    job.abort()
     assert session.sql("SELECT 1").fetchall() == [(1,)]
 
 

@@ -1,5 +1,6 @@
 """Rows that a program appends and that are none of the table."""
 
+import datetime
 import random
 from pathlib import Path
 
@@ -96,3 +97,16 @@ def test_misuse_is_said(session: ms.Session) -> None:
         session.source("s", {"a": "int"}, on_bad="maybe")
     with pytest.raises(ms.UsageError, match="the rows have no column 'a'"):
         session.source("s", {"a": "int"}, on_bad="skip").append(pa.table({"b": [1]}))
+
+
+def test_types_of_columns_may_be_mixed(session: ms.Session) -> None:
+    columns = {"ts": "timestamp(3)", "n": int, "of": pa.int32(), 5: "string"}
+    delay = datetime.timedelta(seconds=5)
+    source = session.source("s", columns, event_time="ts", delay=delay)
+    assert repr(source) == "<millstream.Source s, open>"
+    shown = session.sql("DESCRIBE s").fetchall()
+    assert [row[:2] for row in shown] == [("ts", "TIMESTAMP(3)"), ("n", "BIGINT"), ("of", "INT"), ("5", "STRING")]
+    source.append(pa.table({"ts": [datetime.datetime(2024, 1, 1)], "n": [1], "of": [2], "5": ["x"]}))
+    source.close()
+    assert repr(source) == "<millstream.Source s, closed>"
+    assert session.sql('SELECT n, "of", "5" FROM s').fetchall() == [(1, 2, "x")]

@@ -260,9 +260,12 @@ fn no_stream(object: &Bound<'_, PyAny>) -> String {
             "pandas {version} has no __arrow_c_stream__: needs 2.2, or pass \
              pyarrow.Table.from_pandas(df)"
         ),
+        ("polars", _) if object.hasattr("collect").unwrap_or(false) => {
+            format!("{name} has no __arrow_c_stream__: pass what its collect() gives")
+        }
         _ => format!(
-            "a {name} has no __arrow_c_stream__: pass a table of Polars, pandas, pyarrow or \
-             DuckDB, such as pyarrow.table({{'x': [1, 2]}})"
+            "{name} has no __arrow_c_stream__: pass a table of Polars, pandas, pyarrow or DuckDB, \
+             such as pyarrow.table({{'x': [1, 2]}})"
         ),
     }
 }

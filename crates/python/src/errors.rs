@@ -40,7 +40,10 @@ pub(crate) fn raised(py: Python<'_>, error: &Error, sql: &str) -> PyErr {
         return sql_error(py, diagnostics, sql);
     }
     if let Error::Interrupted = error.cause() {
-        return interrupted(py);
+        // By Ctrl-C the caller would not ask for the result. What a program has dropped must not
+        // be a `KeyboardInterrupt`: that ends an event loop in which a task waits for it.
+        let message = "it was dropped by abort(), or with its session";
+        return exception_of(py, "Aborted", message, |_| Ok(()));
     }
     let class = match error.blame() {
         FaultKind::Bug => "Bug",
@@ -59,26 +62,36 @@ pub(crate) fn raised(py: Python<'_>, error: &Error, sql: &str) -> PyErr {
 }
 
 fn sql_error(py: Python<'_>, diagnostics: &[Diagnostic], sql: &str) -> PyErr {
+    let named = |diagnostic: &Diagnostic| Diagnostic {
+        message: in_python(&diagnostic.message),
+        detail: diagnostic.detail.as_deref().map(in_python),
+        hint: diagnostic.hint.as_deref().map(in_python),
+        ..diagnostic.clone()
+    };
+    let diagnostics: Vec<_> = diagnostics.iter().map(named).collect();
     let texts = diagnostics.iter().map(|diagnostic| diagnostic.render("<sql>", sql, false));
     let text = texts.collect::<Vec<_>>().join("\n");
     exception_of(py, "SqlError", text.trim_end(), |attributes| {
         let class = py.import(MODULE)?.getattr("Diagnostic")?;
-        let all = diagnostics.iter().map(|diagnostic| {
+        let all = diagnostics.into_iter().map(|diagnostic| {
             let Diagnostic { line, column, length, message, detail, hint, .. } = diagnostic;
-            class.call1((message, *line, *column, *length, detail.as_ref(), hint.as_ref()))
+            class.call1((message, line, column, length, detail, hint))
         });
         attributes.set_item("diagnostics", all.collect::<PyResult<Vec<_>>>()?)
     })
 }
 
 /// Options of the command line, and what they are in Python.
-const OPTIONS: [(&str, &str); 6] = [
+const OPTIONS: [(&str, &str); 9] = [
     ("--from none", "resume='none'"),
     ("--from", "resume="),
     ("--evolve", "evolve=True"),
     ("--take-over", "take_over=True"),
     ("--state", "state="),
     ("--job", "job="),
+    ("--pool-certs", "pool_certs="),
+    ("--pool", "pool="),
+    ("--workers", "workers="),
 ];
 
 /// A message with the arguments of Python in place of the options of the command line.

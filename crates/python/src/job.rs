@@ -67,13 +67,15 @@ impl PyJob {
 
     /// Whether it has ended, well or not.
     #[getter]
-    fn done(&self) -> bool {
-        self.job.result().is_some()
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.state.check(py)?;
+        Ok(self.job.result().is_some())
     }
 
     /// How far it is: a dictionary, `None` before that is known.
     #[getter]
     fn progress<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.state.check(py)?;
         self.job.progress().map(|progress| progress_of(py, &progress)).transpose()
     }
 
@@ -85,13 +87,17 @@ impl PyJob {
 
     /// Ends its inputs: what was read is finished and published. A job that keeps checkpoints takes
     /// a last one, and goes on when it is run again.
-    fn stop(&self) {
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        self.state.check(py)?;
         self.job.stop();
+        Ok(())
     }
 
     /// Drops it: nothing of what runs is published.
-    fn abort(&self) {
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.state.check(py)?;
         self.job.abort();
+        Ok(())
     }
 
     /// Waits for its end, and gives its report. After Ctrl-C it goes on.

@@ -1,7 +1,7 @@
 //! Relations: planned texts of SQL. Queries run when they are read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -85,6 +85,10 @@ impl PyRelation {
     ) -> PyResult<(RunningJob, QueuedRows)> {
         self.state.check(py)?;
         let is_being_read = || {
+            if self.schema.is_none() {
+                let hint = "wait for their job, or plan the text again";
+                return misused(py, "these statements are running", hint);
+            }
             let hint = "read it to its end, close its batches, or plan the text again";
             misused(py, "this relation is being read", hint)
         };
@@ -161,6 +165,7 @@ impl QueryRun {
         py: Python<'_>,
         limit: Option<Duration>,
     ) -> PyResult<Option<Option<RecordBatch>>> {
+        self.state.check(py)?;
         if self.ended {
             return Ok(Some(None));
         }
@@ -298,7 +303,9 @@ impl PyRelation {
     fn batches(&self, py: Python<'_>) -> PyResult<PyBatches> {
         guarded(py, || {
             let run = self.run_rows(py)?;
-            Ok(PyBatches { job: run.job.clone(), run: Mutex::new(Some(run)) })
+            let (state, job) = (Arc::clone(&self.state), run.job.clone());
+            let reading = BatchReading { run: Some(run), is_waited_for: false };
+            Ok(PyBatches { state, job, reading: Mutex::new(reading) })
         })
     }
 
@@ -350,14 +357,37 @@ impl PyRelation {
 /// The batches of a query that runs.
 #[pyclass(name = "Batches", frozen, module = "millstream._millstream")]
 pub(crate) struct PyBatches {
+    state: Arc<SessionState>,
     job: RunningJob,
-    /// `None` behind the end, and while a thread waits for a batch.
-    run: Mutex<Option<QueryRun>>,
+    reading: Mutex<BatchReading>,
+}
+
+/// Who has the query: the thread that waits for a batch, or nobody.
+struct BatchReading {
+    /// `None` behind the end, and while a thread waits.
+    run: Option<QueryRun>,
+    is_waited_for: bool,
 }
 
 impl PyBatches {
-    fn take(&self) -> Option<QueryRun> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn reading(&self) -> MutexGuard<'_, BatchReading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The query, until it is [given back](Self::give_back); `None` behind the end.
+    fn take(&self, py: Python<'_>) -> PyResult<Option<QueryRun>> {
+        self.state.check(py)?;
+        let mut reading = self.reading();
+        if reading.is_waited_for {
+            let hint = "each thread reads a query of its own, or takes batches from a queue";
+            return Err(misused(py, "another thread waits for a batch of this query", hint));
+        }
+        reading.is_waited_for = reading.run.is_some();
+        Ok(reading.run.take())
+    }
+
+    fn give_back(&self, run: Option<QueryRun>) {
+        *self.reading() = BatchReading { run, is_waited_for: false };
     }
 }
 
@@ -375,20 +405,15 @@ impl PyBatches {
     #[pyo3(signature = (timeout))]
     fn next_within(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyRows>> {
         let limit = wait::seconds(timeout)?;
-        guarded(py, || {
-            let Some(mut run) = self.take() else { return Ok(None) };
-            let batch = match run.next_within(py, limit)? {
-                Some(None) => return Ok(None),
-                Some(Some(batch)) => Some(batch),
-                None => None,
-            };
-            let schema = Arc::clone(&run.schema);
-            *self.run.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
-            match batch {
-                Some(batch) => Ok(Some(PyRows { schema, batches: vec![batch] })),
-                None => Err(PyTimeoutError::new_err("no batch has come in time")),
-            }
-        })
+        let Some(mut run) = self.take(py)? else { return Ok(None) };
+        let schema = Arc::clone(&run.schema);
+        let next = guarded(py, || run.next_within(py, limit));
+        self.give_back(matches!(next, Ok(None | Some(Some(_)))).then_some(run));
+        match next? {
+            Some(Some(batch)) => Ok(Some(PyRows { schema, batches: vec![batch] })),
+            Some(None) => Ok(None),
+            None => Err(PyTimeoutError::new_err("no batch has come in time")),
+        }
     }
 
     /// How far the query is: a dictionary, its report behind the end, `None` before that is known.
@@ -397,9 +422,11 @@ impl PyBatches {
         job::progress(py, &self.job)
     }
 
-    /// Drops the query.
+    /// Drops the query. A thread that waits for its next batch gets an error.
     fn close(&self) {
-        drop(self.take());
+        self.job.abort();
+        let run = self.reading().run.take();
+        drop(run);
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

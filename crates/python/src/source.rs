@@ -127,6 +127,11 @@ impl PySource {
         self.source.waiting_bytes()
     }
 
+    fn __repr__(&self) -> String {
+        let (name, is_closed) = (&self.name, self.source.is_closed());
+        format!("<millstream.Source {name}, {}>", if is_closed { "closed" } else { "open" })
+    }
+
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }

@@ -136,7 +136,7 @@ impl ScalarUDFImpl for Called {
         let fit = given.len() == wanted.len() && given.iter().zip(wanted).all(|(a, b)| fits(a, b));
         if !fit {
             let types: Vec<_> = wanted.iter().map(sql_name).collect();
-            return plan_err!("it is {}({})", self.function.name(), types.join(", "));
+            return plan_err!("write {}({})", self.function.name(), types.join(", "));
         }
         Ok(wanted.to_vec())
     }

@@ -148,7 +148,7 @@ impl AggregateUDFImpl for CalledAggregate {
         let fit = given.len() == wanted.len() && given.iter().zip(wanted).all(|(a, b)| fits(a, b));
         if !fit {
             let types: Vec<_> = wanted.iter().map(sql_name).collect();
-            return plan_err!("it is {}({})", self.aggregate.name(), types.join(", "));
+            return plan_err!("write {}({})", self.aggregate.name(), types.join(", "));
         }
         Ok(wanted.to_vec())
     }
