@@ -2,8 +2,11 @@
 
 import ctypes
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Optional
 
+import duckdb
 import polars
 import pyarrow as pa
 import pytest
@@ -277,3 +280,52 @@ def test_a_lazy_frame_is_told_to_be_collected(session: ms.Session) -> None:
         session.register("t", lazy)
     session.register("t", lazy.collect())
     assert session.sql("SELECT sum(x) FROM t").fetchall() == [(3,)]
+
+
+def test_a_thread_that_hears_of_no_signals_gets_batches_without_rows(session: ms.Session) -> None:
+    """The main thread may wait for it in C: so it may ask for signals between two batches."""
+    source = session.source("s", {"a": "bigint"})
+    relation = session.sql("SELECT a FROM s")
+    batches: list[pa.RecordBatch] = []
+    is_empty = threading.Event()
+
+    def read() -> None:
+        for batch in pa.RecordBatchReader.from_stream(relation):
+            batches.append(batch)
+            is_empty.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert is_empty.wait(60) and batches[0].num_rows == 0
+    source.append(pa.table({"a": [1, 2, 3]}))
+    source.close()
+    reader.join(60)
+    assert pa.Table.from_batches(batches)["a"].to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("library", ["duckdb", "polars", "pyarrow"])
+@pytest.mark.parametrize("is_main", [True, False])
+def test_libraries_wait_for_rows_on_any_thread(
+    session: ms.Session, library: str, is_main: bool
+) -> None:
+    source = session.source("s", {"a": "bigint", "b": "string"})
+    relation = session.sql("SELECT a, b FROM s")
+
+    def read() -> int:
+        if library == "duckdb":
+            rows = duckdb.connect().sql("SELECT sum(a) FROM relation").fetchall()
+            return int(rows[0][0])
+        table = polars.DataFrame(relation) if library == "polars" else pa.table(relation)
+        return sum(table["a"].to_list() if library == "polars" else table["a"].to_pylist())
+
+    def append() -> None:
+        for n in range(3):
+            threading.Event().wait(0.15)
+            source.append(pa.table({"a": [n, 10], "b": ["x", None]}))
+        source.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        appended = threads.submit(append)
+        total = read() if is_main else threads.submit(read).result(60)
+        appended.result(60)
+    assert total == 33

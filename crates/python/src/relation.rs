@@ -24,6 +24,9 @@ use crate::{capsules, wait};
 /// The wait for a query that Ctrl-C has dropped. The query ends by itself where that is too short.
 const ABORT_WAIT: Duration = Duration::from_millis(500);
 
+/// The wait for rows on a thread of another library that may have to look after Ctrl-C.
+const NO_ROWS_AFTER: Duration = Duration::from_millis(100);
+
 /// A planned text of SQL.
 #[pyclass(name = "Relation", frozen, module = "millstream._millstream")]
 pub(crate) struct PyRelation {
@@ -157,6 +160,15 @@ impl QueryRun {
     /// The next batch; `None` at the end.
     fn next(&mut self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
         Ok(self.next_within(py, None)?.flatten())
+    }
+
+    /// As [`next`](Self::next), for another library. On a thread that hears of no signals no rows
+    /// are given after a while, so that the library asks for them: its main thread may wait for
+    /// this one in C.
+    fn next_for_library(&mut self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
+        let limit = (!wait::is_main_thread(py)?).then_some(NO_ROWS_AFTER);
+        let next = self.next_within(py, limit)?;
+        Ok(next.unwrap_or_else(|| Some(RecordBatch::new_empty(Arc::clone(&self.schema)))))
     }
 
     /// As [`next`](Self::next); the outer `None` is for a batch that has not come within `limit`.
@@ -342,7 +354,8 @@ impl PyRelation {
             let next = move || {
                 // The other library raises an error of its own with this text.
                 Python::attach(|py| {
-                    run.next(py).map_err(|error| error.value(py).to_string()).transpose()
+                    let next = run.next_for_library(py);
+                    next.map_err(|error| error.value(py).to_string()).transpose()
                 })
             };
             capsules::stream(py, schema, std::iter::from_fn(next))

@@ -49,6 +49,16 @@ pub(crate) fn until_at_most<T: Send>(
     }
 }
 
+/// Whether signals are handled on this thread.
+///
+/// # Errors
+/// When the module of threads cannot be imported.
+pub(crate) fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    let main = threading.call_method0("main_thread")?.getattr("ident")?;
+    main.eq(threading.call_method0("get_ident")?)
+}
+
 /// The seconds of Python as a duration; `None` for no limit.
 ///
 /// # Errors
