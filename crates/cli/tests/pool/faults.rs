@@ -337,3 +337,23 @@ fn without_a_server_each_command_says_so() {
     let no_port = command(&pool.dir, &no_port).output().unwrap();
     assert_fails(&no_port, 1, "the port is missing, as in 127.0.0.1:7740");
 }
+
+/// Each declaration of a table asks the pool.
+#[test]
+fn a_text_of_many_tables_waits_once_for_a_server_that_does_not_answer() {
+    let pool = Pool::start("fault-once", &["--bytes", "64MiB"]);
+    pool.rows(LOAD, WAYS[0]);
+    let tables: Vec<String> = ["t", "u", "v", "w"]
+        .map(|name| TABLE.replace(" t ", &format!(" {name} ")).replace(");", ", 'table' = 't');"))
+        .into();
+    let sql = format!("{} SELECT count(*) FROM t;", tables.concat());
+    // One that connects is held back, and then one of a process that is connected.
+    for requests in [1, 3] {
+        let proxy = Proxy::start(&pool, requests);
+        let script = script(&pool.dir, &sql);
+        let args = ["run", script.to_str().unwrap(), "-q", "--pool", &proxy.address];
+        let output = command(&pool.dir, &args).output().unwrap();
+        assert_fails(&output, 2, "it has not answered within 4 s");
+        assert_eq!(proxy.held(), 1, "{requests} requests pass, and the next one is held back");
+    }
+}

@@ -67,6 +67,11 @@ impl Proxy {
         Self { address, shared, reached: hears }
     }
 
+    /// How many requests were held back that nobody has waited for.
+    pub fn held(&self) -> usize {
+        self.reached.try_iter().count()
+    }
+
     /// Whether a request was held back before the process has ended.
     pub fn is_reached_before_end(&self, process: &mut Child) -> bool {
         loop {

@@ -182,6 +182,14 @@ fn a_server_that_is_started_anew_has_none_of_what_it_held() {
                 String::from_utf8(listed.stdout).unwrap()
             };
             await_some(|| Some(listed()).filter(|text| text.contains("damaged")), listed);
+            let declared = "CREATE TABLE t (n BIGINT, half BIGINT, name STRING)
+                WITH ('connector' = 'pool');";
+            let into = format!("{declared} INSERT INTO t VALUES (1, 2, 'x');");
+            assert_fails(&pool.run(&into, &[]), 2, "drop it, and load it again");
+            // Nothing of it is read.
+            let over = format!("{declared} INSERT OVERWRITE t VALUES (1, 2, 'x');");
+            assert_ends(&pool.run(&over, &[]), 0);
+            assert_eq!(pool.sums(WAYS[0]), "1,1,2");
             assert_ends(&pool.command(&["pool", "drop", "t"]).output().unwrap(), 0);
         }
         pool.await_stats("nothing is left", |stat| stat["extents"] == 0);

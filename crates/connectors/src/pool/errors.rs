@@ -51,9 +51,10 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
             ConnectorError::Io { place: "pool".into(), message, hint: None }
         }
         PoolError::WrongServers { .. } => io("pool", SERVERS),
-        PoolError::Lost { .. } => {
-            io("pool", "run the statement again; a table whose server is gone is loaded again")
-        }
+        PoolError::Lost { .. } => io(
+            "pool",
+            "run the statement again; drop a table that millstream pool ls calls damaged",
+        ),
         _ => io("pool", "the memory server may be of another version of millstream"),
     }
 }

@@ -249,11 +249,11 @@ impl PoolConnector {
     }
 
     /// The definition of a table as the server has it; `None` if the pool has no such table.
-    fn newest(&self, table: &str) -> Result<Option<Definition>, ConnectorError> {
-        match self.access()?.pin(table, At::Newest) {
+    fn newest(access: &dyn PoolAccess, table: &str) -> Result<Option<Definition>, PoolError> {
+        match access.pin(table, At::Newest) {
             Ok(pinned) => Ok(Some(pinned.manifest.definition.clone())),
             Err(PoolError::NoTable { .. }) => Ok(None),
-            Err(error) => Err(refused(error)),
+            Err(error) => Err(error),
         }
     }
 
@@ -279,7 +279,11 @@ impl PoolConnector {
         }
         let there = match self.planned(&options.table) {
             Some(definition) => Some(definition),
-            None => self.newest(&options.table)?,
+            None => match Self::newest(&**self.access()?, &options.table) {
+                // None of its rows is read. The server compares the columns.
+                Err(PoolError::Lost { .. }) if mode == WriteMode::Overwrite => None,
+                newest => newest.map_err(refused)?,
+            },
         };
         if there.is_some() && mode == WriteMode::Create && !self.goes_on.load(Ordering::Relaxed) {
             let message = format!("the pool has a table '{}' already", options.table);

@@ -232,7 +232,9 @@ impl Home {
                 return Some(PoolError::Damaged { table: table.clone(), reason });
             }
             let reason = other.lost.as_ref()?;
-            let reason = format!("{reason}; a part of table '{table}' lay there: load it again");
+            let reason = format!(
+                "{reason}; a part of table '{table}' lay there: drop it, and load it again"
+            );
             Some(PoolError::Lost { server: server.clone(), reason })
         };
         manifest.holders.iter().find_map(lost)

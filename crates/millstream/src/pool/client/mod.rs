@@ -9,6 +9,7 @@
 //! decides which server has it: its versions, its leases, and the first of its blocks. The other
 //! blocks are spread over all servers of the pool.
 
+mod contact;
 mod load;
 mod manifests;
 mod placement;
@@ -36,6 +37,7 @@ use pool::wire::{
 
 use super::random;
 use crate::FabricKind;
+use contact::Contact;
 use load::LoadHandle;
 use manifests::ManifestCache;
 use placement::StripPlacement;
@@ -81,7 +83,7 @@ pub struct Client {
     job: u128,
     /// Texts that were planned and jobs that were run: alike on all nodes of a job.
     statements: AtomicU32,
-    connected: Mutex<Option<Arc<Connected>>>,
+    contact: Mutex<Contact>,
     /// The versions of tables with which the job was saved that goes on.
     saved: Mutex<HashMap<String, u64>>,
 }
@@ -114,7 +116,7 @@ impl Client {
             options,
             job,
             statements: AtomicU32::new(0),
-            connected: Mutex::default(),
+            contact: Mutex::default(),
             saved: Mutex::default(),
         })
     }
@@ -191,19 +193,6 @@ impl Client {
         let names = tables.iter().map(|table| table.name.as_str());
         let nearest = connectors::nearest(&table, names).map(str::to_owned);
         PoolError::NoTable { table, nearest }
-    }
-
-    /// The connections; made anew when a server was lost.
-    fn connected(&self) -> Result<Arc<Connected>, PoolError> {
-        let mut connected = locked(&self.connected);
-        if let Some(there) = &*connected
-            && there.remotes.iter().all(|remote| remote.is_there())
-        {
-            return Ok(Arc::clone(there));
-        }
-        *connected = None;
-        let new = Arc::new(Connected::new(&self.options)?);
-        Ok(Arc::clone(connected.insert(new)))
     }
 }
 
@@ -318,7 +307,8 @@ impl Connected {
                      start it with that one, or give that one up (millstream pool forget {server})"
                 ),
                 Some(_) => format!(
-                    "it was started anew; a part of table '{table}' lay there: load it again"
+                    "it was started anew; a part of table '{table}' lay there: drop it, and load \
+                     it again"
                 ),
             };
             return Err(PoolError::Lost { server: server.clone(), reason });

@@ -1,6 +1,7 @@
 //! A memory server, as a client sees it: the control connection.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::pairs::machine;
 use crate::pool::MEMORY_SERVER_PORT;
 
 /// Within this time a server answers, or it is gone.
-const ANSWER: Duration = Duration::from_secs(4);
+pub(super) const ANSWER: Duration = Duration::from_secs(4);
 
 /// The ends of a connection, for fabrics: the client dials.
 const CLIENT_END: LinkId = LinkId { local: 0, remote: 1 };
@@ -39,6 +40,8 @@ pub(super) struct Remote {
     control: Mutex<Attachment>,
     /// Why it is gone.
     lost: Mutex<Option<PoolError>>,
+    /// Whether it is gone because somebody has waited for its answer in vain.
+    is_unanswered: AtomicBool,
 }
 
 /// The data connection with a server.
@@ -70,6 +73,7 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
         kind,
         control,
         lost,
+        is_unanswered: AtomicBool::new(false),
     };
     let end = remote.join().map_err(|error| match error {
         PoolError::Refused { reason } => {
@@ -187,11 +191,14 @@ impl Remote {
         if let Some(lost) = self.lost() {
             return Err(lost);
         }
-        let mut broken = None;
+        let (mut broken, begun) = (None, Instant::now());
         match converse(&mut control, request, &mut broken) {
             Ok(ServerResponse::Failed(error)) => Err(error),
             Ok(response) => Ok(response),
-            Err(reason) => Err(self.lose(broken.unwrap_or(reason))),
+            Err(reason) => {
+                self.is_unanswered.store(begun.elapsed() >= ANSWER, Ordering::Relaxed);
+                Err(self.lose(broken.unwrap_or(reason)))
+            }
         }
     }
 
@@ -243,6 +250,11 @@ impl Remote {
     /// The error of a server that is gone.
     pub(super) fn lost(&self) -> Option<PoolError> {
         locked(&self.lost).clone()
+    }
+
+    /// The error of a server that is gone, and that somebody has waited for in vain.
+    pub(super) fn unanswered(&self) -> Option<PoolError> {
+        self.lost().filter(|_| self.is_unanswered.load(Ordering::Relaxed))
     }
 
     /// The server is gone; the first reason counts.
