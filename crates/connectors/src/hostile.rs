@@ -4,16 +4,21 @@
 //!
 //! Each function reads bytes that anybody may have made, and checks what holds whatever they are.
 
+use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 
+use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use dataflow::bad::BadRows;
 use dataflow::position::Position;
 
-use crate::format::Refuser;
 use crate::format::avro::{AvroEncoder, AvroRows, AvroSchema, readable};
 use crate::format::ipc::{IpcContext, schema_in};
-use crate::format::protobuf::{ProtoEncoder, ProtoRows, columns_of, compiled};
+use crate::format::protobuf::{
+    ProtoDecoder, ProtoEncoder, ProtoFormat, ProtoRows, columns_of, compiled,
+};
+use crate::format::{ByteInput, Decoded, RecordDecoder, RecordStart, Refuser};
 use crate::{http, remote};
 
 /// Reads a block of a table in a pool, behind a type u8, a codec u8, the rows u16, NULLs u16 and
@@ -193,4 +198,104 @@ pub fn protobuf(bytes: &[u8]) -> Result<usize, String> {
         assert_eq!(again, read);
     }
     Ok(whole(&read, &columns))
+}
+
+/// Bytes that come in pieces, before each of which there is nothing.
+struct Pieces {
+    bytes: Vec<u8>,
+    piece: usize,
+    at: usize,
+    waits: bool,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.waits = !self.waits;
+        if self.waits {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let bytes = self.piece.min(self.bytes.len() - self.at).min(into.len());
+        into[..bytes].copy_from_slice(&self.bytes[self.at..self.at + bytes]);
+        self.at += bytes;
+        Ok(bytes)
+    }
+}
+
+/// The rows of a stream that were read, the number of bad ones, and places with the rows before
+/// each.
+struct ReadStream {
+    rows: RecordBatch,
+    bad: u64,
+    places: Vec<(usize, RecordStart)>,
+}
+
+impl ReadStream {
+    /// Of bytes that come in pieces of as many bytes, from a place on.
+    fn of(
+        format: &ProtoFormat,
+        stream: &[u8],
+        piece: usize,
+        from: Option<RecordStart>,
+    ) -> Result<Self, String> {
+        let columns = Arc::new(format.columns());
+        let bad = Arc::new(BadRows::default());
+        let target = Refuser::ignoring(Arc::clone(&columns)).target;
+        let refuser = Refuser { target, bad: Arc::clone(&bad), origins: Arc::default() };
+        let pieces = Pieces { bytes: stream.to_vec(), piece, at: 0, waits: false };
+        let input = ByteInput::new(Box::new(pieces), "s");
+        let mut decoder = ProtoDecoder::new(input, format.clone(), refuser);
+        from.into_iter().for_each(|place| decoder.go_to(place));
+        let (mut batches, mut places, mut rows) = (vec![], vec![], 0);
+        loop {
+            match decoder.decode(7).map_err(|error| error.to_string())? {
+                Decoded::Batch(batch) => {
+                    rows += whole(&batch, &columns);
+                    batches.push(batch);
+                    places.push((rows, decoder.place()));
+                }
+                Decoded::Later => {}
+                Decoded::End => break,
+            }
+        }
+        let rows = concat_batches(&columns, &batches).map_err(|error| error.to_string())?;
+        Ok(Self { rows, bad: bad.count(), places })
+    }
+}
+
+/// Reads a stream of messages of Protobuf, each behind its length: of the first type of a `.proto`
+/// file, which stands in front with a length of two bytes, in pieces of as many bytes as the byte
+/// behind it says. Gives the rows, and the number of bad ones.
+///
+/// # Errors
+/// Why it cannot be read to its end.
+///
+/// # Panics
+/// When the pieces make a difference, or reading goes on elsewhere than it stopped, or rows are
+/// written otherwise than they were read.
+pub fn protobuf_stream(bytes: &[u8]) -> Result<(usize, u64), String> {
+    let (text, rest) = behind_text(bytes)?;
+    let (piece, stream) = rest.split_first().ok_or("there is no stream")?;
+    let file = compiled(text, &[])?;
+    let format = ProtoFormat::of(file.messages().next().ok_or("it has no type")?);
+    let read = ReadStream::of(&format, stream, stream.len().max(1), None);
+    let pieces = ReadStream::of(&format, stream, usize::from(*piece).max(1), None);
+    assert_eq!(
+        read.as_ref().map(|read| (&read.rows, read.bad)),
+        pieces.as_ref().map(|read| (&read.rows, read.bad))
+    );
+    let ReadStream { rows, bad, places } = read?;
+    // A few of many.
+    for (before, place) in places.iter().step_by(places.len() / 4 + 1) {
+        let left = ReadStream::of(&format, stream, stream.len(), Some(*place));
+        assert_eq!(left.expect("its rest").rows, rows.slice(*before, rows.num_rows() - before));
+    }
+    let mut written = vec![];
+    if let Ok(encoder) = format.encoder(rows.schema_ref())
+        && encoder.encode_stream(&rows, &mut written).is_ok()
+    {
+        let again = ReadStream::of(&format, &written, written.len().max(1), None);
+        let again = again.expect("what was written");
+        assert_eq!((again.rows, again.bad), (rows.clone(), 0));
+    }
+    Ok((rows.num_rows(), bad))
 }

@@ -26,6 +26,7 @@ use dataflow::bad::{BadRow, BadRows};
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
 
+use crate::format::typed::shown_bytes;
 use crate::format::{ByteInput, CSV_OPTIONS, Decoded, Format, ON_BAD, RecordDecoder, Refuser};
 use crate::format::{TargetColumns, rows};
 use crate::options::{OptionReader, refuse};
@@ -221,7 +222,7 @@ impl MessageDecoder {
         self.pushed += 1;
         if let Decoding::Raw(raw) = &mut self.decoding {
             if let Err(reason) = raw.push(message, value) {
-                let shown = value.map(typed::shown).unwrap_or_default();
+                let shown = value.map(shown_bytes).unwrap_or_default();
                 self.refuse(message, reason, &shown);
             }
             return Ok(());
@@ -233,7 +234,7 @@ impl MessageDecoder {
         let lines = match &mut self.decoding {
             Decoding::Typed(typed) => {
                 if let Some(reason) = typed.push(message, value)? {
-                    self.refuse(message, reason, &typed::shown(value));
+                    self.refuse(message, reason, &shown_bytes(value));
                 }
                 return Ok(());
             }
@@ -278,7 +279,7 @@ impl MessageDecoder {
 
     fn refuse_all(&mut self, refused: Vec<typed::RefusedMessage>) {
         for typed::RefusedMessage { message, reason, value } in refused {
-            self.refuse(message, reason, &typed::shown(&value));
+            self.refuse(message, reason, &shown_bytes(&value));
         }
     }
 
@@ -463,7 +464,9 @@ fn line_of(format: &Format, value: &[u8]) -> Line {
                 && begins.is_some_and(u8::is_ascii_alphanumeric);
             if is_plain { Line::Plain } else { Line::Alone }
         }
-        Format::Arrow | Format::Avro | Format::Fixed(_) | Format::Raw => Line::Alone,
+        Format::Arrow | Format::Avro | Format::Fixed(_) | Format::Protobuf(_) | Format::Raw => {
+            Line::Alone
+        }
     }
 }
 

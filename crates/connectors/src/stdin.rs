@@ -24,7 +24,7 @@ use dataflow::sink::Sink;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns, fixed};
+use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns, fixed, protobuf};
 use crate::options::refuse;
 use crate::remote::{
     ByteStream, PIECE_BYTES, StreamReader, TaskStreams, byte_queue, decode, queue, stream_format,
@@ -57,17 +57,33 @@ impl fmt::Debug for Stdin {
     }
 }
 
-const OPTIONS: [OptionSpec; 9] = {
+const OPTIONS: [OptionSpec; 14] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let format = OptionSpec {
         key: "format",
-        values: "csv | json | raw | arrow | avro | fixed",
+        values: "csv | json | raw | arrow | avro | protobuf | fixed",
         default: "csv",
-        doc: "CSV, one JSON object a line, an Arrow IPC stream, a file of Avro, records of fixed \
-              length, or lines as they are.",
+        doc: "CSV, one JSON object a line, an Arrow IPC stream, a file of Avro, messages of \
+              Protobuf behind their lengths, records of fixed length, or lines as they are.",
     };
     let [lengths, record_bytes] = fixed::OPTIONS;
-    [format, ON_BAD, header, delimiter, quote, comment, null, lengths, record_bytes]
+    let [message, descriptor, proto, defaults, literal] = protobuf::OPTIONS;
+    [
+        format,
+        ON_BAD,
+        header,
+        delimiter,
+        quote,
+        comment,
+        null,
+        lengths,
+        record_bytes,
+        message,
+        descriptor,
+        proto,
+        defaults,
+        literal,
+    ]
 };
 
 impl Connector for Stdin {
@@ -83,9 +99,10 @@ impl Connector for Stdin {
         &METADATA
     }
 
-    /// Never: to look at the first rows would take them from the query.
-    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
+    /// Of a format whose columns are described elsewhere: to look at the first rows would take them
+    /// from the query.
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(stream_format(options)?.described().map(Arc::new))
     }
 
     fn source(

@@ -25,7 +25,7 @@ use super::paths::{io_error, kind_of};
 use crate::format::compression::CompressingWriter;
 use crate::format::csv::Dialect;
 use crate::format::encode::{RowEncoding, check_csv_columns};
-use crate::format::{Compression, Kind, avro, fixed};
+use crate::format::{Compression, Kind, avro, fixed, protobuf};
 use crate::object::Upload;
 use crate::options::{OptionReader, refuse};
 use crate::stored::not_packed;
@@ -90,7 +90,9 @@ impl Encoder {
                 "format",
                 format!("the name '{}' does not tell it", path.display()),
                 Some(
-                    "write 'format' = 'csv', 'json', 'parquet', 'arrow', 'avro' or 'fixed'".into(),
+                    "write 'format' = 'csv', 'json', 'parquet', 'arrow', 'avro', 'protobuf' or \
+                     'fixed'"
+                        .into(),
                 ),
             )
         })?;
@@ -106,6 +108,10 @@ impl Encoder {
             Kind::Fixed => {
                 let layout = fixed::FixedLayout::new(&schema, &fixed::FixedOptions::new(options)?)?;
                 SinkFormat::Rows(RowEncoding::Fixed(layout), packed)
+            }
+            Kind::Protobuf => {
+                let encoder = protobuf::ProtoFormat::new(options)?.encoder(&schema)?;
+                SinkFormat::Rows(RowEncoding::Protobuf(Arc::new(encoder)), packed)
             }
             Kind::Avro if packed != Compression::None => return Err(avro_not_packed()),
             Kind::Avro => {
@@ -156,7 +162,8 @@ impl Encoder {
         let (name, packed) = match &self.format {
             SinkFormat::Rows(RowEncoding::Csv(_), packed) => ("csv", *packed),
             SinkFormat::Rows(RowEncoding::Json, packed) => ("json", *packed),
-            SinkFormat::Rows(_, packed) => ("dat", *packed),
+            SinkFormat::Rows(RowEncoding::Protobuf(_), packed) => ("pb", *packed),
+            SinkFormat::Rows(RowEncoding::Fixed(_), packed) => ("dat", *packed),
             SinkFormat::Parquet(_) => ("parquet", Compression::None),
             SinkFormat::Arrow { stream: true, packed, .. } => ("arrows", *packed),
             SinkFormat::Arrow { packed, .. } => ("arrow", *packed),

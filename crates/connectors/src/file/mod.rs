@@ -1,4 +1,5 @@
-//! `file`: tables in files of CSV, newline JSON, Parquet, Arrow IPC and records of fixed length.
+//! `file`: tables in files of CSV, newline JSON, Parquet, Arrow IPC, Avro, streams of Protobuf and
+//! records of fixed length.
 //!
 //! ```text
 //! 'path'   a file, a directory, a glob or a URL, sorted ─▶ blobs ─▶ flows, equal on every node
@@ -60,6 +61,7 @@ use crate::format::compression::COMPRESSION;
 pub use crate::format::csv::{QUOTED_BYTES_MAX, RECORD_BYTES_MAX};
 pub use crate::format::ipc::BODY_BYTES_MAX;
 pub use crate::format::json::LINE_BYTES_MAX;
+use crate::format::protobuf;
 use crate::format::rows::METADATA;
 use crate::format::{CSV_OPTIONS, Kind, ON_BAD, TargetColumns, avro, fixed, fnv, partitions};
 use crate::object::{self, S3_OPTIONS};
@@ -90,10 +92,10 @@ const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "format",
-        values: "csv | json | parquet | arrow | avro | fixed | raw",
+        values: "csv | json | parquet | arrow | avro | protobuf | fixed | raw",
         default: "by extension",
-        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), Avro, records \
-              of fixed length, or lines as they are.",
+        doc: "CSV, one JSON object a line, Parquet, Arrow IPC (files and streams), Avro, messages \
+              of Protobuf behind their lengths, records of fixed length, or lines as they are.",
     },
     COMPRESSION,
     OptionSpec {
@@ -139,6 +141,11 @@ const OPTIONS: &[OptionSpec] = &[
     avro::OPTIONS[0],
     avro::OPTIONS[1],
     avro::CODEC,
+    protobuf::OPTIONS[0],
+    protobuf::OPTIONS[1],
+    protobuf::OPTIONS[2],
+    protobuf::OPTIONS[3],
+    protobuf::OPTIONS[4],
     S3_OPTIONS[0],
     S3_OPTIONS[1],
     S3_OPTIONS[2],

@@ -1,5 +1,5 @@
-//! Rows one after the other: CSV and newline JSON, for the terminal and for files, and records of
-//! fixed length.
+//! Rows one after the other: CSV and newline JSON, for the terminal and for files, records of fixed
+//! length, and messages of Protobuf.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,6 +16,7 @@ use dataflow::calendar::check_times;
 use dataflow::error::ConnectorError;
 
 use super::fixed::FixedLayout;
+use super::protobuf::ProtoEncoder;
 use crate::options::sql_type;
 
 /// A point in time as text; the fraction only where there is one.
@@ -44,6 +45,8 @@ pub(crate) enum RowEncoding {
     /// One object a line. Nulls are written out, so that every line has every key.
     Json,
     Fixed(FixedLayout),
+    /// Each row is a message behind its length.
+    Protobuf(Arc<ProtoEncoder>),
 }
 
 impl RowEncoding {
@@ -55,7 +58,7 @@ impl RowEncoding {
                 let mut writer = style.builder().with_header(style.header).build(&mut out);
                 writer.write(&RecordBatch::new_empty(schema))?;
             }
-            Self::Json | Self::Fixed(_) => {}
+            Self::Json | Self::Fixed(_) | Self::Protobuf(_) => {}
         }
         Ok(out)
     }
@@ -67,7 +70,7 @@ impl RowEncoding {
     pub(crate) fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), String> {
         match self {
             Self::Csv(_) | Self::Json => check_times(batch)?,
-            Self::Fixed(_) => {}
+            Self::Fixed(_) | Self::Protobuf(_) => {}
         }
         let written = match self {
             Self::Csv(style) if !style.nulls.is_empty() => style.encode(batch, out),
@@ -79,6 +82,7 @@ impl RowEncoding {
                 let mut writer = builder.build::<_, json::writer::LineDelimited>(out);
                 writer.write(batch).and_then(|()| writer.finish())
             }
+            Self::Protobuf(encoder) => return encoder.encode_stream(batch, out),
             Self::Fixed(layout) => return layout.encode(batch.columns(), batch.num_rows(), out),
         };
         written.map_err(|error| error.to_string())

@@ -12,6 +12,8 @@
 //! Absent on purpose: formats that need their last bytes first, such as Parquet. They are read from
 //! what is [`stored`](crate::stored).
 
+use std::sync::Arc;
+
 use arrow::datatypes::{DataType, Schema};
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::OptionSpec;
@@ -50,7 +52,7 @@ pub(crate) use rows::{Refuser, TargetColumns};
 use crate::options::{OptionReader, refuse};
 
 /// The names of all formats, as the option 'format' has them.
-const KINDS: [(&str, Kind); 7] = [
+const KINDS: [(&str, Kind); 8] = [
     ("csv", Kind::Csv),
     ("json", Kind::Json),
     ("parquet", Kind::Parquet),
@@ -58,6 +60,7 @@ const KINDS: [(&str, Kind); 7] = [
     ("fixed", Kind::Fixed),
     ("raw", Kind::Raw),
     ("avro", Kind::Avro),
+    ("protobuf", Kind::Protobuf),
 ];
 
 /// The format of bytes.
@@ -70,6 +73,7 @@ pub(crate) enum Kind {
     Fixed,
     Raw,
     Avro,
+    Protobuf,
 }
 
 impl Kind {
@@ -152,6 +156,8 @@ pub(crate) enum Format {
     Fixed(fixed::FixedOptions),
     Raw,
     Avro,
+    /// Messages, each behind its length.
+    Protobuf(protobuf::ProtoFormat),
 }
 
 impl Format {
@@ -169,6 +175,7 @@ impl Format {
             Kind::Fixed => Some(Self::Fixed(fixed::FixedOptions::new(options)?)),
             Kind::Raw => Some(Self::Raw),
             Kind::Avro => Some(Self::Avro),
+            Kind::Protobuf => Some(Self::Protobuf(protobuf::ProtoFormat::new(options)?)),
             Kind::Parquet => None,
         })
     }
@@ -182,6 +189,10 @@ impl Format {
                 .try_for_each(|field| rows::check_castable(field, &DataType::Utf8, "a CSV file")),
             Self::Fixed(given) => fixed::FixedLayout::new(declared, given).map(drop),
             Self::Raw => raw::check(declared),
+            Self::Protobuf(given) => {
+                let target = Refuser::ignoring(Arc::new(declared.clone())).target;
+                given.rows(&target).map(drop)
+            }
             Self::Json | Self::Arrow | Self::Avro => Ok(()),
         }
     }
@@ -192,7 +203,7 @@ impl Format {
         match self {
             Self::Csv(dialect) => csv::CsvCut::new(dialect, declared).map(RecordCut::Csv),
             Self::Json | Self::Raw => Some(RecordCut::Lines),
-            Self::Arrow | Self::Avro | Self::Fixed(_) => None,
+            Self::Arrow | Self::Avro | Self::Fixed(_) | Self::Protobuf(_) => None,
         }
     }
 
@@ -205,6 +216,9 @@ impl Format {
             Self::Arrow => Box::new(ipc::IpcDecoder::new(input, refuser)),
             Self::Avro => Box::new(avro::AvroDecoder::new(input, refuser)),
             Self::Fixed(given) => Box::new(fixed::FixedDecoder::new(input, given.clone(), refuser)),
+            Self::Protobuf(given) => {
+                Box::new(protobuf::ProtoDecoder::new(input, given.clone(), refuser))
+            }
         }
     }
 
@@ -217,6 +231,17 @@ impl Format {
             Self::Fixed(_) => "fixed",
             Self::Raw => "raw",
             Self::Avro => "avro",
+            Self::Protobuf(_) => "protobuf",
+        }
+    }
+
+    /// Columns that are known before there are bytes, where there are any.
+    pub(crate) fn described(&self) -> Option<Schema> {
+        match self {
+            Self::Protobuf(given) => {
+                Some(given.columns()).filter(|columns| !columns.fields().is_empty())
+            }
+            _ => None,
         }
     }
 
@@ -227,6 +252,7 @@ impl Format {
             Self::Json => json::infer(input),
             Self::Arrow => ipc::infer(input),
             Self::Avro => avro::infer(input),
+            Self::Protobuf(given) => Ok(given.columns()),
             Self::Raw => {
                 Ok(Schema::new(vec![arrow::datatypes::Field::new("line", DataType::Utf8, true)]))
             }

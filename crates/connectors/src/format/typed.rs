@@ -171,3 +171,17 @@ pub(crate) fn plain(schema: &Schema) -> Schema {
     });
     Schema::new(fields.collect::<Vec<_>>())
 }
+
+/// Bytes of a bad record that are shown.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// A record that is no text, as it is shown where it is bad.
+pub(crate) fn shown_bytes(value: &[u8]) -> Vec<u8> {
+    let shown = &value[..value.len().min(SHOWN_BYTES_MAX)];
+    let mut text = String::from("0x");
+    shown.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
+    if shown.len() < value.len() {
+        text.push('…');
+    }
+    text.into_bytes()
+}

@@ -10,11 +10,11 @@ use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 
 use super::raw::{self, value_column};
-use super::typed::{AVRO_CONFLUENT, PROTOBUF_CONFLUENT, proto_null, proto_type, typed_name};
+use super::typed::{AVRO_CONFLUENT, PROTOBUF_CONFLUENT, typed_name};
 use crate::format::Format;
 use crate::format::avro::{AvroEncoder, schema_for};
 use crate::format::encode::RowEncoding;
-use crate::format::protobuf::ProtoEncoder;
+use crate::format::protobuf::{ProtoEncoder, proto_null, proto_type};
 use crate::format::rows;
 use crate::options::{OptionReader, refuse};
 use crate::registry::Registry;

@@ -10,14 +10,16 @@ use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
 use dataflow::connector::{OptionSpec, TableDef};
 use dataflow::error::ConnectorError;
-use prost_reflect::{FileDescriptor, MessageDescriptor};
+use prost_reflect::FileDescriptor;
 
 use super::INPUT;
 use crate::format::avro::{self, AvroRows, AvroSchema, schema_for};
-use crate::format::protobuf::{ProtoRows, compiled, described, message_at, message_named};
+use crate::format::protobuf::{
+    self, DEFAULTS, MESSAGE_NAME, ProtoFormat, ProtoRows, compiled, message_at, message_named,
+};
 use crate::format::typed::Mapping;
 use crate::format::{Refuser, TargetColumns, rows};
-use crate::options::{OptionReader, refuse};
+use crate::options::OptionReader;
 use crate::registry::{self, RegisteredSchema, Registry, SchemaLookup};
 
 /// The formats that name a schema of a registry.
@@ -30,53 +32,12 @@ const WRITERS_MAX: usize = 1_000;
 /// Types within each other that a message may name.
 const PLACES_MAX: usize = 32;
 
-/// Bytes of a bad message that are shown.
-const SHOWN_BYTES_MAX: usize = 200;
-
-const MESSAGE_NAME: &str = "protobuf.message-class-name";
-const DESCRIPTOR_FILE: &str = "protobuf.descriptor.file";
-const PROTO_FILE: &str = "protobuf.proto.file";
-const DEFAULTS: &str = "protobuf.read-default-values";
-const NULL: &str = "protobuf.write-null-string-literal";
-
 /// The options of the formats that are no text.
 pub const TYPED_OPTIONS: [OptionSpec; 17] = {
     let [schema, schema_file] = avro::OPTIONS;
     let [url, subject, user, token, ca] = registry::AVRO_OPTIONS;
     let [proto_url, proto_subject, proto_user, proto_token, proto_ca] = registry::PROTOBUF_OPTIONS;
-    let name = OptionSpec {
-        key: MESSAGE_NAME,
-        values: "package.Message",
-        default: "by the message, with a registry",
-        doc: "The type of the messages of Protobuf, as Java or the descriptors call it.",
-    };
-    let descriptor = OptionSpec {
-        key: DESCRIPTOR_FILE,
-        values: "file",
-        default: "none",
-        doc: "A set of descriptors that has the type, as protoc --descriptor_set_out \
-              --include_imports writes it.",
-    };
-    let proto = OptionSpec {
-        key: PROTO_FILE,
-        values: "file.proto",
-        default: "none",
-        doc: "A file that has the type; what it imports lies beside it. A sink of \
-              'protobuf-confluent' gives it to the registry.",
-    };
-    let defaults = OptionSpec {
-        key: DEFAULTS,
-        values: "true | false",
-        default: "false",
-        doc: "Whether fields, lists and maps that are not in a message have their defaults, and \
-              not NULL.",
-    };
-    let null = OptionSpec {
-        key: NULL,
-        values: "text",
-        default: "an empty text",
-        doc: "A sink: the text in place of NULL in lists and maps, where Protobuf has none.",
-    };
+    let [name, descriptor, proto, defaults, null] = protobuf::OPTIONS;
     [
         schema,
         schema_file,
@@ -102,10 +63,7 @@ pub const TYPED_OPTIONS: [OptionSpec; 17] = {
 #[derive(Debug, Clone)]
 pub(super) enum TypedFormat {
     Avro(Arc<AvroSchema>),
-    Protobuf {
-        message: MessageDescriptor,
-        defaults: bool,
-    },
+    Protobuf(ProtoFormat),
     RegisteredAvro(Arc<Registry>),
     /// With the name of the type, if it is not that of each message.
     RegisteredProtobuf {
@@ -139,10 +97,7 @@ impl TypedFormat {
                 Self::Avro(Arc::new(schema_for(&columns, options)?.schema))
             }
             AVRO_CONFLUENT => Self::RegisteredAvro(registry()?),
-            "protobuf" => {
-                let message = proto_type(options, false)?.message;
-                Self::Protobuf { message, defaults: options.bool(DEFAULTS, false)? }
-            }
+            "protobuf" => Self::Protobuf(ProtoFormat::new(options)?),
             _ => Self::RegisteredProtobuf {
                 registry: registry()?,
                 name: options.text(MESSAGE_NAME).map(str::to_owned),
@@ -162,7 +117,7 @@ impl TypedFormat {
     ) -> Result<Arc<TargetColumns>, ConnectorError> {
         let target = Arc::new(target);
         match self {
-            Self::Avro(_) | Self::Protobuf { .. } => {
+            Self::Avro(_) | Self::Protobuf(_) => {
                 Writer::given(self, &target)?;
                 Ok(target)
             }
@@ -172,100 +127,12 @@ impl TypedFormat {
 
     fn registry(&self) -> Option<&Arc<Registry>> {
         match self {
-            Self::Avro(_) | Self::Protobuf { .. } => None,
+            Self::Avro(_) | Self::Protobuf(_) => None,
             Self::RegisteredAvro(registry) | Self::RegisteredProtobuf { registry, .. } => {
                 Some(registry)
             }
         }
     }
-}
-
-/// A type of messages, for the sink of a registry with the text that it gets.
-pub(super) struct ProtoType {
-    pub(super) message: MessageDescriptor,
-    pub(super) text: Option<String>,
-    /// Where the type stands in its file, as messages name it.
-    pub(super) place: Vec<u8>,
-}
-
-/// The type that the options name.
-pub(super) fn proto_type(
-    options: OptionReader<'_>,
-    registered: bool,
-) -> Result<ProtoType, ConnectorError> {
-    let hint = format!("write '{MESSAGE_NAME}' = 'package.Message'");
-    let name = options.required(MESSAGE_NAME, &hint)?;
-    let (set, proto) = (options.text(DESCRIPTOR_FILE), options.text(PROTO_FILE));
-    let (key, path) = match (set, proto) {
-        (Some(_), Some(_)) => {
-            return Err(refuse(PROTO_FILE, format!("'{DESCRIPTOR_FILE}' is there, too"), None));
-        }
-        (Some(path), None) if !registered => (DESCRIPTOR_FILE, path),
-        (_, Some(path)) => (PROTO_FILE, path),
-        (_, None) => {
-            let hint = format!("write '{PROTO_FILE}' = 'message.proto'");
-            return Err(refuse(PROTO_FILE, "is missing", Some(hint)));
-        }
-    };
-    let hint = if key == PROTO_FILE {
-        "write the path of a .proto file, beside which lies what it imports"
-    } else {
-        "make it by `protoc --include_imports --descriptor_set_out=FILE message.proto`, or write \
-         'protobuf.proto.file' = 'message.proto'"
-    };
-    let unfit = |reason: String| refuse(key, format!("{path}: {reason}"), Some(hint.to_owned()));
-    let (pool, text) = if registered {
-        let text = std::fs::read_to_string(path).map_err(|error| unfit(error.to_string()))?;
-        // Nothing is imported that the registry would not have.
-        let file = compiled(&text, &[]).map_err(unfit)?;
-        (file.parent_pool().clone(), Some(text))
-    } else {
-        (described(path).map_err(unfit)?, None)
-    };
-    let message = message_named(&pool, name).ok_or_else(|| {
-        let known = pool.all_messages().map(|message| message.full_name().to_owned());
-        let known: Vec<_> = known.filter(|name| !name.starts_with("google.")).collect();
-        let hint = crate::nearest(name, known.iter().map(String::as_str));
-        let hint = hint.map(|near| format!("did you mean '{near}'?"));
-        refuse(MESSAGE_NAME, format!("{path} has no message '{name}'"), hint)
-    })?;
-    let place = place_of(&message);
-    Ok(ProtoType { message, text, place })
-}
-
-/// The text in place of NULL.
-pub(super) fn proto_null(options: OptionReader<'_>) -> &str {
-    options.text(NULL).unwrap_or_default()
-}
-
-/// The numbers of a type and those that it is within, as messages have them: how many, and each;
-/// the first type of a file is one byte.
-fn place_of(message: &MessageDescriptor) -> Vec<u8> {
-    let mut places = vec![];
-    let mut of = Some(message.clone());
-    while let Some(message) = of {
-        of = message.parent_message();
-        let own = message.full_name().to_owned();
-        let place = match &of {
-            Some(within) => within.child_messages().position(|other| other.full_name() == own),
-            None => message.parent_file().messages().position(|other| other.full_name() == own),
-        };
-        places.insert(0, place.unwrap_or_default());
-    }
-    if places == [0] {
-        return vec![0];
-    }
-    let mut bytes = vec![];
-    for number in [places.len()].into_iter().chain(places) {
-        // Zigzag: the numbers are not negative.
-        let mut left = number << 1;
-        while left >= 0x80 {
-            bytes.push((left & 0x7f) as u8 | 0x80);
-            left >>= 7;
-        }
-        bytes.push(left as u8);
-    }
-    bytes
 }
 
 /// Takes the numbers of a type from the front of a message.
@@ -310,10 +177,7 @@ impl Writer {
                 let place = "the Avro schema";
                 WriterRows::Avro(AvroRows::new(target, Arc::clone(schema), place)?)
             }
-            TypedFormat::Protobuf { message, defaults } => {
-                let place = format!("the message '{}'", message.full_name());
-                WriterRows::Protobuf(ProtoRows::new(target, message, &place, *defaults)?)
-            }
+            TypedFormat::Protobuf(format) => WriterRows::Protobuf(format.rows(target)?),
             _ => return Ok(None),
         };
         Ok(Some(Self { rows, numbers: vec![] }))
@@ -554,15 +418,4 @@ impl TypedMessages {
         }
         batches
     }
-}
-
-/// A message as it is shown where it is bad.
-pub(super) fn shown(value: &[u8]) -> Vec<u8> {
-    let shown = &value[..value.len().min(SHOWN_BYTES_MAX)];
-    let mut text = String::from("0x");
-    shown.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
-    if shown.len() < value.len() {
-        text.push('…');
-    }
-    text.into_bytes()
 }

@@ -33,7 +33,7 @@ pub(crate) fn line_format(options: &Options, header: bool) -> Result<Format, Con
 
 /// The format of a stream of bytes, CSV with a header by default.
 pub(crate) fn stream_format(options: &Options) -> Result<Format, ConnectorError> {
-    format(options, &["csv", "json", "raw", "arrow", "fixed", "avro"], true)
+    format(options, &["csv", "json", "raw", "arrow", "fixed", "avro", "protobuf"], true)
 }
 
 fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, ConnectorError> {
@@ -44,7 +44,8 @@ fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, Con
         Some(2) => Kind::Raw,
         Some(3) => Kind::Arrow,
         Some(4) => Kind::Fixed,
-        Some(_) => Kind::Avro,
+        Some(5) => Kind::Avro,
+        Some(_) => Kind::Protobuf,
     };
     let mut options = options.clone();
     options.entry("csv.header".into()).or_insert_with(|| header.to_string());
@@ -76,6 +77,7 @@ pub(crate) fn text_format(format: &Format, schema: &Schema) -> Result<RowEncodin
         Format::Json => Ok(RowEncoding::Json),
         Format::Arrow | Format::Fixed(_) => Err(refuse("format", "it has no lines", None)),
         Format::Avro => Err(refuse("format", "'avro' has no lines", None)),
+        Format::Protobuf(_) => Err(refuse("format", "'protobuf' has no lines", None)),
         Format::Raw => Err(refuse("format", "'raw' is read, and not written", None)),
     }
 }

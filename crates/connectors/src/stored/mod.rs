@@ -3,7 +3,7 @@
 //! ```text
 //! CSV, JSON          a range of bytes of a blob is a flow (`ranges`); a blob is one if its rows
 //!                    have a watermark: they would lose the order of times; and if it is packed
-//! fixed              a blob is a flow
+//! fixed, protobuf    a blob is a flow
 //! Arrow              a record batch is a flow; a stream, or what is packed as a whole, is one
 //! Parquet            a row group is a flow
 //! ```

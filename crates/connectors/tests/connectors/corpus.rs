@@ -26,6 +26,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersi
 
 use crate::bed::*;
 use crate::formats::{digits, fixture};
+use crate::protobuf::behind_length;
 
 #[path = "../../../../fuzz/replay/mutate.rs"]
 mod mutate;
@@ -539,4 +540,44 @@ fn messages_of_protobuf_are_read_or_refused() {
         assert_eq!(read.is_ok(), name.starts_with("good"), "{name}: {read:?}");
     }
     mutate::each(&seeds::contents(&all), CHANGED / 10, hostile::protobuf);
+}
+
+/// Streams of messages of another encoder, and broken ones. The name of one that is read to its end
+/// begins with "good"; a number behind it is that of the bad rows.
+fn stream_seeds(text: &str) -> Seeds {
+    let messages = digits("events.json", "message");
+    let whole: Vec<u8> = messages.iter().flat_map(|message| behind_length(message)).collect();
+    let broken = [&whole[..], &[2, 18, 9], &whole].concat();
+    let piece = |piece: u8, stream: &[u8]| described(text, &[&[piece], stream].concat());
+    let all = [
+        ("good-0-whole", piece(0, &whole)),
+        ("good-0-pieces", piece(3, &whole)),
+        ("good-0-empty", piece(1, &[])),
+        ("good-0-empty-messages", piece(1, &[0; 50])),
+        ("good-1-broken", piece(200, &broken)),
+        ("good-1-cut", piece(9, &whole[..whole.len() - 1])),
+        ("good-1-cut-length", piece(9, &[&whole[..], &[0x80]].concat())),
+        ("bad-long", piece(9, &[&whole[..], &[0xff; 12]].concat())),
+        ("bad-huge", piece(9, &[&whole[..], &[0xff, 0xff, 0xff, 0x7f]].concat())),
+        ("bad-text", described("{", &[0])),
+        ("bad-none", vec![]),
+        ("bad-no-stream", described(text, &[])),
+    ];
+    all.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+#[test]
+fn streams_of_protobuf_are_read_or_refused() {
+    let text = fs::read_to_string(fixture("event.proto")).unwrap();
+    let text = text.replace("message Other { int32 nothing = 1; }\n", "");
+    let all = seeds::read(&corpus("protobuf_stream"), || stream_seeds(&text));
+    assert!(all.len() > 11, "only {}", all.len());
+    for (name, bytes) in &all {
+        let read = hostile::protobuf_stream(bytes);
+        assert_eq!(read.is_ok(), name.starts_with("good"), "{name}: {read:?}");
+        if let Ok((_, bad)) = read {
+            assert!(name.starts_with(&format!("good-{bad}-")), "{name}: {bad}");
+        }
+    }
+    mutate::each(&seeds::contents(&all), CHANGED / 20, hostile::protobuf_stream);
 }

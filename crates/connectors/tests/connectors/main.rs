@@ -30,6 +30,7 @@ mod pool_growing;
 mod pool_index;
 mod pool_staged;
 mod positions;
+mod protobuf;
 mod pruning;
 mod ranges;
 mod raw;

@@ -13,6 +13,7 @@ use dataflow::error::ConnectorError;
 use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, EnumDescriptor, Kind, MapKey, MessageDescriptor, Value};
 
+use super::stream::write_frame;
 use super::{ProtoField, planned, unfit, wrapped};
 use crate::format::rows::{exact, find_columns};
 use crate::options::sql_type;
@@ -85,6 +86,27 @@ impl ProtoEncoder {
             end(out)?;
         }
         Ok(())
+    }
+
+    /// Appends the rows, each behind its length.
+    ///
+    /// # Errors
+    /// Why a value cannot be written; then nothing was appended.
+    pub(crate) fn encode_stream(
+        &self,
+        batch: &RecordBatch,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let (begin, mut row) = (out.len(), vec![]);
+        let written = self.encode(batch, &mut row, |row| {
+            write_frame(row, out)?;
+            row.clear();
+            Ok(())
+        });
+        if written.is_err() {
+            out.truncate(begin);
+        }
+        written
     }
 
     /// Sets a field to the value of a row, unless that is NULL.

@@ -7,13 +7,15 @@
 //! google.protobuf.Int64Value and its like   the value, or NULL
 //! ```
 //!
+//! A message is that of a log such as Kafka, or one of a stream, behind its length (`stream`).
+//!
 //! The columns that are declared say what is read. A field that is not in a message is NULL where
 //! its presence can be told, and has its default otherwise, as in Flink; lists and maps without
 //! values are NULL. 'protobuf.read-default-values' gives the defaults instead.
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Fields, Schema};
+use arrow::datatypes::{DataType, Field, Fields, Schema, TimeUnit};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
@@ -27,11 +29,16 @@ use super::typed::Mapping;
 
 mod describe;
 mod encode;
+mod options;
+mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use describe::{compiled, described, message_at, message_named};
+use describe::described;
+pub(crate) use describe::{compiled, message_at, message_named};
 pub(crate) use encode::ProtoEncoder;
+pub(crate) use options::{DEFAULTS, MESSAGE_NAME, OPTIONS, ProtoFormat, proto_null, proto_type};
+pub(crate) use stream::ProtoDecoder;
 
 /// A field of a message that becomes a column, or a part of one.
 #[derive(Debug, Clone)]
@@ -104,9 +111,7 @@ fn kind_type(
                 }
                 DataType::Struct(Fields::from(columns))
             }
-            DataType::Timestamp(unit, _) if message.full_name() == TIMESTAMP => {
-                DataType::Timestamp(*unit, None)
-            }
+            DataType::Timestamp(unit, _) if is_time(message) => DataType::Timestamp(*unit, None),
             declared => match wrapped(message) {
                 Some(value) => kind_type(&value.kind(), declared, fields)?,
                 None => {
@@ -149,6 +154,11 @@ fn wanted(field: &FieldDescriptor, rows_left: usize, left: &mut usize) -> Option
             let entries = DataType::Struct(entries.into_iter().collect());
             return Some(DataType::Map(Arc::new(Field::new("entries", entries, false)), false));
         }
+        // It has the years that these messages have; shorter times are cut.
+        Kind::Message(message) if is_time(&message) => {
+            DataType::Timestamp(TimeUnit::Microsecond, None)
+        }
+        Kind::Message(message) if wrapped(&message).is_some() => DataType::Null,
         Kind::Message(message) => {
             let rows_left = rows_left.checked_sub(1)?;
             let fields = message.fields();
@@ -165,6 +175,15 @@ fn wanted(field: &FieldDescriptor, rows_left: usize, left: &mut usize) -> Option
 /// The type of points in time.
 const TIMESTAMP: &str = "google.protobuf.Timestamp";
 
+/// Whether a message is a point in time.
+fn is_time(message: &MessageDescriptor) -> bool {
+    let is = |number: u32, kind: Kind| {
+        let field = message.get_field(number);
+        field.is_some_and(|field| !field.is_list() && field.kind() == kind)
+    };
+    message.full_name() == TIMESTAMP && is(1, Kind::Int64) && is(2, Kind::Int32)
+}
+
 /// The field of a message that is there for its value alone, such as `google.protobuf.Int64Value`.
 fn wrapped(message: &MessageDescriptor) -> Option<FieldDescriptor> {
     let name = message.full_name().strip_prefix("google.protobuf.")?.strip_suffix("Value")?;
@@ -172,7 +191,11 @@ fn wrapped(message: &MessageDescriptor) -> Option<FieldDescriptor> {
         name,
         "Double" | "Float" | "Int64" | "UInt64" | "Int32" | "UInt32" | "Bool" | "String" | "Bytes"
     );
-    message.get_field(1).filter(|_| is_one)
+    // Another file of this name may have anything there, also the message itself.
+    let is_value = |field: &FieldDescriptor| {
+        !field.is_list() && !matches!(field.kind(), Kind::Message(_) | Kind::Enum(_))
+    };
+    message.get_field(1).filter(|field| is_one && is_value(field))
 }
 
 /// Messages of one type becoming rows.

@@ -180,3 +180,23 @@ fn columns_that_nothing_declares_have_so_many_fields_at_most() {
     assert_eq!(columns(99), ["a", "b"]);
     assert_eq!(columns(100), ["b"]);
 }
+
+#[test]
+fn types_that_only_have_the_names_of_googles_are_messages_like_others() {
+    let text = "syntax = \"proto3\"; package google.protobuf; \
+                message M { Int64Value a = 1; Timestamp t = 2; } \
+                message Int64Value { Int64Value value = 1; } \
+                message Timestamp { string seconds = 1; int32 nanos = 2; }";
+    let message = compiled(text, &[]).unwrap().messages().next().unwrap();
+    let columns = columns_of(&message);
+    assert!(columns.fields().iter().all(|column| column.data_type().is_nested()), "{columns}");
+    for (name, of) in
+        [("a", DataType::Int64), ("t", DataType::Timestamp(TimeUnit::Microsecond, None))]
+    {
+        let declared = Arc::new(Schema::new(vec![Field::new(name, of, true)]));
+        let target = Refuser::ignoring(Arc::clone(&declared)).target;
+        let error = ProtoRows::new(&target, &message, "t", false).map(drop).unwrap_err();
+        assert!(error.to_string().contains("it is a message"), "{error}");
+        assert!(ProtoEncoder::new(&declared, &message, "").is_err());
+    }
+}
