@@ -506,7 +506,7 @@ fn workers_without_rows_do_not_hide_the_watermark() {
         let lag = progress.lag.is_some();
         seen.store(progress.counters.watermark_ms, Ordering::Relaxed);
         let looks = looks.fetch_add(1, Ordering::Relaxed);
-        cancel.store(lag || looks > 100, Ordering::Relaxed);
+        cancel.store(lag || looks > 10_000, Ordering::Relaxed);
     };
     let options =
         RunOptions { cancel: Some(&cancel), observer: Some(&show), ..RunOptions::default() };
