@@ -654,8 +654,8 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
+    def __exit__(self, *exception: object) -> None:
+        self._session.__exit__(*exception)
 
     def __repr__(self) -> str:
         return repr(self._session)

@@ -5,7 +5,10 @@ import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pytest
+
+import millstream as ms
 
 # A second is asked for; the bound is generous, since other tests run beside.
 SECONDS_MAX = 10
@@ -113,6 +116,48 @@ print(s.sql("SELECT 1 AS x").fetchall(), flush=True)
     print(f"rows so far: {took:.3f} s")
     assert lines == ["True", "[(1,)]"]
     assert took < SECONDS_MAX
+
+
+def test_a_session_that_is_left_by_ctrl_c_does_not_wait_for_a_function() -> None:
+    """The function ends an hour later, and its worker with it."""
+    code = f"""{SETUP}
+called = []
+@s.function(int)
+def slow(x: int) -> pa.Array:
+    called.append(x)
+    if len(called) == 1:
+        ready()
+    time.sleep(3600)
+    return x
+try:
+    with s:
+        s.sql("SELECT slow(n) FROM endless").arrow()
+except KeyboardInterrupt as error:
+    print("interrupted", type(error).__name__, s.closed, flush=True)
+import os
+with ms.Session(workers=1) as other:
+    print(other.sql("SELECT 1 AS x").fetchall(), flush=True)
+os._exit(0)
+"""
+    lines, took = interrupted(code)
+    print(f"a session that is left: {took:.3f} s")
+    assert lines[-2:] == ["interrupted Interrupted True", "[(1,)]"]
+    assert took < SECONDS_MAX
+
+
+def test_signals_are_seen_while_rows_become_tuples(session: ms.Session) -> None:
+    session.register("t", pa.table({"a": list(range(500_000))}))
+    rows = session.sql("SELECT a, a + 1 AS b FROM t").collect()
+    seen = []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(len(seen)))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        made = rows.fetchall()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (len(made), made[-1]) == (500_000, (499_999, 500_000))
+    assert len(seen) > 5, "behind the call there would be one or two"
 
 
 def test_a_process_ends_with_its_jobs() -> None:

@@ -2,6 +2,8 @@
 
 import datetime
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -110,3 +112,26 @@ def test_types_of_columns_may_be_mixed(session: ms.Session) -> None:
     source.close()
     assert repr(source) == "<millstream.Source s, closed>"
     assert session.sql('SELECT n, "of", "5" FROM s').fetchall() == [(1, 2, "x")]
+
+
+def test_a_closed_session_ends_the_waits_of_those_who_append() -> None:
+    session = ms.Session(workers=1)
+    source = session.source("s", {"a": "bigint"}, max_bytes=1)
+    rows = pa.table({"a": [1, 2, 3]})
+    source.append(rows)
+    began = threading.Event()
+
+    def append() -> None:
+        began.set()
+        source.append(rows)
+
+    with ThreadPoolExecutor(1) as threads:
+        appended = threads.submit(append)
+        began.wait(60)
+        session.close()
+        with pytest.raises(ms.UsageError, match="the session is closed"):
+            appended.result(60)
+    with pytest.raises(ms.UsageError, match="the session is closed"):
+        session.source("t", {"a": "bigint"})
+    with pytest.raises(ms.UsageError, match="the session is closed"):
+        source.append(rows, timeout=0.0)

@@ -21,7 +21,8 @@ use crate::rows::PyRows;
 use crate::state::{SessionState, awaited, spawned};
 use crate::{capsules, wait};
 
-/// The wait for a query that Ctrl-C has dropped. The query ends by itself where that is too short.
+/// The wait for a query that Ctrl-C has dropped, shorter where its rows were waited for before. The
+/// query ends by itself where that is too short.
 const ABORT_WAIT: Duration = Duration::from_millis(500);
 
 /// The wait for rows on a thread of another library that may have to look after Ctrl-C.
@@ -237,7 +238,8 @@ impl QueryRun {
         self.ended = true;
         self.job.abort();
         let job = self.job.clone();
-        py.detach(|| job.wait(ABORT_WAIT));
+        let limit = if self.stopped.is_some() { ABORT_WAIT / 5 } else { ABORT_WAIT };
+        py.detach(|| job.wait(limit));
         error.unwrap_or_else(|| interrupted(py))
     }
 }

@@ -10,8 +10,9 @@ use arrow::datatypes::{DataType, Fields, Schema};
 use millstream::embedded::{APPENDED_BYTES_MAX, MemoryTable, RowQueue};
 use millstream::pool::PoolOptions;
 use millstream::{Error, FunctionVolatility, PlanDecisions, RowTarget};
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use crate::aggregate::PyAggregate;
 use crate::capsules;
@@ -22,7 +23,7 @@ use crate::function::{CalledPython, FunctionCounts, PyFunction};
 use crate::ranks::{Ranks, SessionCard};
 use crate::relation::PyRelation;
 use crate::source::PySource;
-use crate::state::{SessionState, awaited, spawned};
+use crate::state::{CLOSE_TIMEOUT, INTERRUPTED_CLOSE_TIMEOUT, SessionState, awaited, spawned};
 
 /// The session of an engine in this process.
 #[pyclass(name = "Session", frozen, weakref, module = "millstream._millstream")]
@@ -295,7 +296,7 @@ impl PySession {
 
     /// Drops the scripts that run, and ends the session.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.close(py)
+        self.0.close(py, CLOSE_TIMEOUT)
     }
 
     /// Whether it was closed.
@@ -308,13 +309,15 @@ impl PySession {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        _exception: &Bound<'_, pyo3::types::PyTuple>,
-    ) -> PyResult<()> {
-        self.close(py)
+    /// As [`close`](Self::close). Behind Ctrl-C what does not end at once is not waited for.
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let class = exception.get_item(0).ok();
+        let class = class.as_ref().and_then(|class| class.cast::<PyType>().ok());
+        let is_interrupt =
+            class.map(|of| of.is_subclass_of::<PyKeyboardInterrupt>()).transpose()?;
+        let is_interrupt = is_interrupt.unwrap_or(false);
+        self.0.close(py, if is_interrupt { INTERRUPTED_CLOSE_TIMEOUT } else { CLOSE_TIMEOUT })
     }
 
     fn __repr__<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {

@@ -86,12 +86,18 @@ impl PySource {
                 let next = next.map_err(|message| failed(py, &message, "it cannot be read"))?;
                 let Some(batch) = next else { return Ok(()) };
                 let (rows, bad) = self.fitted(py, &batch)?;
-                let append = |timeout| match self.source.append_beside(&rows, &bad, timeout) {
-                    AppendResult::Full => None,
-                    other => Some(other),
+                let append = |timeout| {
+                    if self.state.is_closed() {
+                        return Some(AppendResult::Closed);
+                    }
+                    match self.source.append_beside(&rows, &bad, timeout) {
+                        AppendResult::Full => None,
+                        other => Some(other),
+                    }
                 };
                 match wait::until_at_most(py, timeout, append)? {
                     Some(AppendResult::Appended) => {}
+                    Some(_) if self.state.is_closed() => return Err(self.state.closed(py)),
                     Some(_) => {
                         let hint = "make it again: session.source(…)";
                         return Err(misused(py, "the source is closed", hint));

@@ -23,7 +23,10 @@ const STACK_BYTES: usize = 32 << 20;
 
 /// The wait for the jobs and the plans of a session that is closed. They end by themselves where
 /// that is too short.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same behind Ctrl-C, where a function of the program may go on for long.
+pub(crate) const INTERRUPTED_CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// State that relations, jobs and sources of a session share.
 pub(crate) struct SessionState {
@@ -145,6 +148,11 @@ impl SessionState {
         ranks.begin(&std::iter::once(text).chain(described).collect::<Vec<_>>()).map(Some)
     }
 
+    /// The exception of a call that comes behind the end of the session.
+    pub(crate) fn closed(&self, py: Python<'_>) -> PyErr {
+        misused(py, "the session is closed", "make another: millstream.Session()")
+    }
+
     /// Refuses to go on in a fork.
     pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
         if self.process == process::id() {
@@ -182,12 +190,12 @@ impl SessionState {
         })?;
         match awaited(py, done).inspect_err(|_| self.planning.give_up(&call))? {
             Some(made) => Ok(made),
-            None => Err(misused(py, "the session is closed", "make another: millstream.Session()")),
+            None => Err(self.closed(py)),
         }
     }
 
-    /// Drops the scripts that run, and ends the session.
-    pub(crate) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+    /// Drops the scripts that run, and ends the session. They may not have ended after `limit`.
+    pub(crate) fn close(self: &Arc<Self>, py: Python<'_>, limit: Duration) -> PyResult<()> {
         self.check(py)?;
         self.is_closed.store(true, Ordering::Relaxed);
         let jobs = std::mem::take(&mut *lock(&self.jobs));
@@ -200,7 +208,7 @@ impl SessionState {
             }
             drop(lock(&state.engine).take());
         })?;
-        awaited_at_most(py, CLOSE_TIMEOUT, ended).map(drop)
+        awaited_at_most(py, limit, ended).map(drop)
     }
 
     /// The session as a text for people; `None` if it is closed.

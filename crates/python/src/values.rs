@@ -16,6 +16,9 @@ use crate::errors::runtime;
 /// The day of Python's calendar that is 1970-01-01.
 const EPOCH_DAY: i64 = 719_163;
 
+/// Rows that are made before other threads may run, and it is seen whether Ctrl-C was pressed.
+const ROWS_AT_ONCE: usize = 16_384;
+
 /// The rows of batches as tuples.
 pub(crate) fn tuples<'py>(
     py: Python<'py>,
@@ -23,10 +26,16 @@ pub(crate) fn tuples<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let rows = PyList::empty(py);
     for batch in batches {
-        let columns = batch.columns().iter().map(|column| objects(py, column));
-        let columns = columns.collect::<PyResult<Vec<_>>>()?;
-        for row in 0..batch.num_rows() {
-            rows.append(PyTuple::new(py, columns.iter().map(|column| column[row].clone_ref(py)))?)?;
+        for first in (0..batch.num_rows()).step_by(ROWS_AT_ONCE) {
+            py.detach(|| ());
+            py.check_signals()?;
+            let part = batch.slice(first, ROWS_AT_ONCE.min(batch.num_rows() - first));
+            let columns = part.columns().iter().map(|column| objects(py, column));
+            let columns = columns.collect::<PyResult<Vec<_>>>()?;
+            for row in 0..part.num_rows() {
+                let values = columns.iter().map(|column| column[row].clone_ref(py));
+                rows.append(PyTuple::new(py, values)?)?;
+            }
         }
     }
     Ok(rows)
