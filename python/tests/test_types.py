@@ -4,6 +4,7 @@ import datetime
 import decimal
 
 import duckdb
+import numpy
 import pandas
 import polars
 import pyarrow as pa
@@ -146,3 +147,30 @@ def test_a_few_rows_do_not_hold_a_large_table() -> None:
 def test_dates_of_long_ago(session: ms.Session) -> None:
     rows = session.sql("SELECT DATE '0001-01-01' AS a, TIMESTAMP '1582-10-15 01:02:03' AS b").fetchall()
     assert rows == [(datetime.date(1, 1, 1), datetime.datetime(1582, 10, 15, 1, 2, 3))]
+
+
+def test_times_that_python_does_not_have_are_text(session: ms.Session) -> None:
+    """No value is another one, and a notebook shows them."""
+    far = 2**53
+    table = pa.table(
+        {
+            "us": pa.array([-far * 64, 0, None, far * 64], pa.timestamp("us")),
+            "s": pa.array([far // 4096, 0, None, 2**60], pa.timestamp("s")),
+            "zoned": pa.array([far // 4096, 0, None, -far // 4096], pa.timestamp("s", "Europe/Berlin")),
+            "day": pa.array([-800_000, 0, None, 4_000_000], pa.date32()),
+        }
+    )
+    session.register("t", table)
+    first, second, third, fourth = session.sql("SELECT us, s, zoned, day FROM t").fetchall()
+    epoch = datetime.datetime(1970, 1, 1)
+    assert second[:2] == (epoch, epoch) and second[3] == epoch.date()
+    assert second[2].timestamp() == 0
+    assert third == (None, None, None, None)
+    for row in (first, fourth):
+        assert all(isinstance(value, str) and "1970" not in value for value in row), row
+    assert (first[3], fourth[3], fourth[1]) == ("-0221-09-04", "+12921-08-18", str(2**60))
+    assert first[1] == f"+{numpy.datetime64(far // 4096, 's')}"
+    session.register("hours", pa.table({"t": pa.array([90_000, -1, 3600], pa.time32("s"))}))
+    *others, last = session.sql("SELECT t FROM hours").fetchall()
+    assert last == (datetime.time(1),) and others == [("90000",), ("-1",)]
+    assert "12921-08-18" in session.sql("SELECT day FROM t")._repr_html_()

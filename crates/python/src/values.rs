@@ -8,6 +8,7 @@ use arrow::datatypes::{
 };
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
@@ -15,6 +16,8 @@ use crate::errors::runtime;
 
 /// The day of Python's calendar that is 1970-01-01.
 const EPOCH_DAY: i64 = 719_163;
+
+const DAY_MICROSECONDS: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Rows that are made before other threads may run, and it is seen whether Ctrl-C was pressed.
 const ROWS_AT_ONCE: usize = 16_384;
@@ -90,11 +93,17 @@ fn objects(py: Python<'_>, array: &ArrayRef) -> PyResult<Vec<Py<PyAny>>> {
         List(_) | LargeList(_) | FixedSizeList(..) | Struct(_) => nested(py, array),
         _ => {
             let options = FormatOptions::default();
-            let text = ArrayFormatter::try_new(array, &options);
-            let text = text.map_err(|error| runtime(error.to_string()))?;
+            let text = formatter(array, &options)?;
             each(py, array, |row| object(text.value(row).to_string().into_pyobject(py)?))
         }
     }
+}
+
+fn formatter<'a>(
+    array: &'a ArrayRef,
+    options: &'a FormatOptions<'a>,
+) -> PyResult<ArrayFormatter<'a>> {
+    ArrayFormatter::try_new(array, options).map_err(|error| runtime(error.to_string()))
 }
 
 /// The values at the rows that are not NULL; None at the others.
@@ -115,26 +124,61 @@ fn converted(array: &ArrayRef, to: &DataType) -> PyResult<ArrayRef> {
     cast(array, to).map_err(|error| runtime(error.to_string()))
 }
 
-/// Dates, and points in time to the microsecond, as Python has them.
+/// As [`each`], for values of which Python has not all: the others come as text. `converted` are
+/// the values of which `of` makes objects, and NULL where that type does not have them.
+fn each_or_text(
+    py: Python<'_>,
+    array: &ArrayRef,
+    converted: &dyn Array,
+    of: impl Fn(usize) -> PyResult<Py<PyAny>>,
+) -> PyResult<Vec<Py<PyAny>>> {
+    let text = |row| {
+        let options = FormatOptions::default();
+        let text = formatter(array, &options)?.value(row).try_to_string();
+        let text = text.or_else(|_| {
+            // Of a year that Arrow cannot write either.
+            let number = self::converted(&array.slice(row, 1), &DataType::Int64)?;
+            Ok::<_, PyErr>(number.as_primitive::<Int64Type>().value(0).to_string())
+        });
+        object(text?.into_pyobject(py)?)
+    };
+    each(py, array, |row| match of(row) {
+        _ if converted.is_null(row) => text(row),
+        Err(error) if is_out_of_range(py, &error) => text(row),
+        made => made,
+    })
+}
+
+fn is_out_of_range(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyOverflowError>(py) || error.is_instance_of::<PyValueError>(py)
+}
+
+/// Dates, and points in time to the microsecond, as Python has them: of the years 1 to 9999.
 fn times(py: Python<'_>, array: &ArrayRef) -> PyResult<Vec<Py<PyAny>>> {
     match array.data_type() {
         DataType::Timestamp(_, zone) => {
             let values = converted(array, &DataType::Timestamp(TimeUnit::Microsecond, None))?;
             let values = values.as_primitive::<TimestampMicrosecondType>();
             let times = Times::new(py, zone.as_deref())?;
-            each(py, array, |row| object(times.at(values.value(row))?))
+            each_or_text(py, array, values, |row| object(times.at(values.value(row))?))
         }
         DataType::Time32(_) | DataType::Time64(_) => {
             let values = converted(array, &DataType::Time64(TimeUnit::Microsecond))?;
             let values = values.as_primitive::<Time64MicrosecondType>();
             let times = Times::new(py, None)?;
-            each(py, array, |row| object(times.at(values.value(row))?.call_method0("time")?))
+            each_or_text(py, array, values, |row| {
+                let microseconds = values.value(row);
+                if !(0..DAY_MICROSECONDS).contains(&microseconds) {
+                    return Err(PyValueError::new_err("it is no time of a day"));
+                }
+                object(times.at(microseconds)?.call_method0("time")?)
+            })
         }
         _ => {
             let values = converted(array, &DataType::Date32)?;
             let values = values.as_primitive::<Date32Type>();
             let date = py.import("datetime")?.getattr("date")?;
-            each(py, array, |row| {
+            each_or_text(py, array, values, |row| {
                 let day = i64::from(values.value(row)) + EPOCH_DAY;
                 object(date.call_method1("fromordinal", (day,))?)
             })
