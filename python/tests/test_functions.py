@@ -58,6 +58,28 @@ def test_a_constant_call_of_an_immutable_function_is_made_once(session: ms.Sessi
     assert immutable < calls["volatile"]
 
 
+def test_what_is_found_while_a_query_is_planned_stays(session: ms.Session) -> None:
+    calls: list[str] = []
+
+    def counting(volatility: str) -> None:
+        @session.function(int, args=[int], name=f"f_{volatility}", volatility=volatility)
+        def count(x: pa.Array) -> pa.Array:
+            calls.append(volatility)
+            return pa.array([len(calls)] * len(x))
+
+    counting("stable")
+    counting("volatile")
+    session.register("t", pa.table({"x": [0]}))
+    relation = session.sql("SELECT f_stable(0) FROM t")
+    assert calls == ["stable"]
+    assert relation.fetchall() == relation.fetchall() == [(1,)]
+    relation = session.sql("SELECT f_volatile(0)")
+    assert calls == ["stable", "volatile"]
+    assert relation.fetchall() == relation.fetchall() == [(2,)]
+    relation = session.sql("SELECT f_volatile(0) FROM t")
+    assert relation.fetchall() + relation.fetchall() == [(3,), (4,)]
+
+
 def test_an_exception_ends_the_query(session: ms.Session) -> None:
     @session.function(int)
     def broken(x: int) -> pa.Array:
