@@ -1,7 +1,7 @@
 """Messages of errors that no other test reads."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,3 +97,32 @@ def test_options_of_the_command_have_the_names_of_arguments(session: ms.Session)
         session.sql("CREATE TABLE t (n BIGINT) WITH ('connector' = 'pool')")
     assert caught.value.hint and "and name it: pool=;" in caught.value.hint
     assert "--pool" not in str(caught.value)
+
+
+def failing() -> pa.RecordBatchReader:
+    """A stream of another library that fails behind its first batch."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [1]})
+        raise OSError("the disk is gone")
+
+    return pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), batches())
+
+
+def test_a_table_of_another_library_that_fails(session: ms.Session) -> None:
+    with pytest.raises(ms.RunError, match="the disk is gone") as caught:
+        session.register("t", failing())
+    assert caught.value.hint == "the table could not be read"
+    assert "t" not in session.tables
+    source = session.source("s", {"n": "bigint"})
+    with pytest.raises(ms.RunError, match="the disk is gone") as caught:
+        source.append(failing())
+    assert caught.value.hint == "it cannot be read"
+    source.close()
+    assert session.sql("SELECT n FROM s").fetchall() == [(1,)], "what came before"
+
+
+def test_a_plan_has_three_formats(session: ms.Session) -> None:
+    with pytest.raises(ValueError, match="there is no format 'yaml': text, json or dot"):
+        session.explain("SELECT 1", "yaml")
+    assert session.explain("SELECT 1", "dot").startswith("digraph")
