@@ -77,7 +77,7 @@ bench-recovery: ## measures checkpoints and failures against their targets (ARGS
 	@scripts/install-deps.sh
 	@scripts/bench-recovery.sh $(ARGS)
 
-bench-kafka: ## measures topics of Kafka through windows into topics (ROWS=1000000; fetches the broker)
+bench-kafka: ## measures topics of Kafka through windows into topics, beside Flink (ROWS=1000000; fetches both)
 	@scripts/install-deps.sh
 	@scripts/bench-kafka.sh $(ROWS)
 
