@@ -265,7 +265,9 @@ impl<D: Downstream> LookupRun<D> {
     async fn all_rows(&self, table: &Scan) -> Result<Option<Vec<RecordBatch>>, DataflowError> {
         let share = Share { number: Some(0), of: 1 };
         let counters = Arc::new(Metrics::default());
-        let mut reader = Reader::new(table, share, self.rows_max, self.context.clone(), counters)?;
+        let reader = Reader::new(table, share, self.rows_max, self.context.clone(), counters)?;
+        let tag = self.instance.tag as usize;
+        let mut reader = reader.with_blocks_of(self.metrics.clone(), tag);
         let (mut rows, mut bytes) = (vec![], 0);
         loop {
             let seen = self.external.notifications();
