@@ -5,7 +5,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 use millstream::pool::{
-    At, BlockRange, Client, Manifest, NodeCache, Pinned, PoolAccess, PoolError, SERVERS, followed,
+    ACCESS, At, BlockRange, Client, Manifest, NodeCache, Pinned, PoolAccess, PoolError, SERVERS,
+    followed,
 };
 use serde_json::json;
 
@@ -51,6 +52,7 @@ fn failure(error: &PoolError) -> Failure {
         PoolError::Unreachable { .. } => {
             Some("`millstream memory --bytes 8GiB` starts one; --pool names its address".to_owned())
         }
+        PoolError::Unfit { .. } => Some(ACCESS.to_owned()),
         PoolError::NoTable { nearest: Some(near), .. } => Some(format!("did you mean '{near}'?")),
         PoolError::Damaged { .. } => {
             Some("`millstream pool drop TABLE` removes it; load it again then".to_owned())

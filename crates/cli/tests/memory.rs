@@ -261,4 +261,9 @@ fn readers_of_a_token_file_read_and_do_not_load() {
         assert!(messages.contains("neither load nor drop"), "{messages}");
     }
     assert!(Path::new(&place.0.join("readers.token")).exists());
+    let another = ["memory", "--bytes", "1MiB", "--listen", "127.0.0.1:0"];
+    let another =
+        place.millstream(&[&another[..], &["--read-token-file", "readers.token"]].concat());
+    let messages = String::from_utf8_lossy(&another.stderr);
+    assert!(messages.contains("it is not written over: remove it"), "{messages}");
 }

@@ -273,7 +273,10 @@ fn with_certificates_both_sides_show_one() {
         command(&dir, &[&["pool", "stat", "--pool", &address], args].concat()).output().unwrap()
     };
     assert_ends(&ask(&["--pool-certs", "node"]), 0);
-    assert_fails(&ask(&[]), 1, "no memory server answers at");
+    assert_fails(&ask(&[]), 1, "cannot be used: it has left no token for this user");
+    assert_fails(&ask(&["--pool-certs", "absent"]), 1, "cannot be used: absent/node.pem");
+    let by_verbs = ask(&["--pool-certs", "node", "--pool-fabric", "verbs"]);
+    assert_fails(&by_verbs, 1, "cannot be used: it is read by shm, tcp, and not by verbs");
     for args in [["cert", "init", "other"].as_slice(), &["cert", "issue", "other", "stranger"]] {
         assert_ends(&command(&dir, args).output().unwrap(), 0);
     }

@@ -1,6 +1,7 @@
 //! Errors between nodes, and whose fault they are.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -210,6 +211,9 @@ impl ClusterError {
                  loopback address such as 127.0.0.1:0"
                     .into(),
             ),
+            ClusterError::TokenFile { source, .. } if source.kind() == ErrorKind::AlreadyExists => {
+                Some("it is not written over: remove it, or name another one".into())
+            }
             ClusterError::TokenFile { .. } => {
                 Some("XDG_RUNTIME_DIR names a directory of this user".into())
             }

@@ -14,6 +14,15 @@ pub enum PoolError {
         /// The message of the operating system, or of the handshake.
         reason: String,
     },
+    /// A memory server is at the address, and this client does not get at its tables. What the
+    /// client shows, or asks for, is at fault.
+    #[error("the memory server at {address} cannot be used: {reason}")]
+    Unfit {
+        /// The address as the user wrote it.
+        address: String,
+        /// What does not suit.
+        reason: String,
+    },
     /// The pool has no such table.
     #[error("the pool has no table '{table}'")]
     NoTable {

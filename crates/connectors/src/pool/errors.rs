@@ -9,6 +9,10 @@ use crate::options::refuse;
 pub const SERVERS: &str =
     "--pool ADDR,ADDR names each server of the pool once; each has a --name of its own";
 
+/// The hint where a memory server is there, and this client does not get at its tables.
+pub const ACCESS: &str = "--pool-certs or --pool-token-file shows who this client is, and \
+                          --pool-fabric auto takes what both have";
+
 /// The error of a pool as that of the table: at the option at fault, with what to do about it.
 pub(super) fn refused(error: PoolError) -> ConnectorError {
     let message = error.to_string();
@@ -40,6 +44,7 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
         PoolError::Unreachable { .. } => {
             io("pool", "start it, millstream memory --bytes 8GiB, or check --pool")
         }
+        PoolError::Unfit { .. } => io("pool", ACCESS),
         PoolError::Damaged { .. } => {
             io("pool", "drop it, millstream pool drop TABLE, and load it again")
         }

@@ -45,6 +45,7 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
             out.text(reason);
         }
         PoolError::Unreachable { .. }
+        | PoolError::Unfit { .. }
         | PoolError::WrongServers { .. }
         | PoolError::Malformed { .. } => {
             out.u8(5);

@@ -55,11 +55,10 @@ pub(super) struct End {
 /// # Errors
 /// When it does not answer, refuses, or cannot be read by the fabric that was asked for.
 pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, End), PoolError> {
-    let unreachable =
-        |reason: String| PoolError::Unreachable { address: address.to_owned(), reason };
+    let unfit = |reason: String| PoolError::Unfit { address: address.to_owned(), reason };
     let (control, welcome) = greet(address, options)?;
     let host = machine();
-    let kind = choose(options.fabric, &welcome, &host).map_err(unreachable)?;
+    let kind = choose(options.fabric, &welcome, &host).map_err(unfit)?;
     tracing::debug!("memory server {} at {address} is read by {kind}", welcome.name);
     let Welcome { name, incarnation, identity, keeps, rights, .. } = welcome;
     let (lost, address, control) = (Mutex::default(), address.to_owned(), Mutex::new(control));
@@ -100,14 +99,13 @@ fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), 
             attached = connect(at);
         }
     }
-    let (mut control, token) = attached.map_err(|error| {
-        unreachable(match error {
-            ClusterError::Attach { detail, .. } => detail,
-            ClusterError::NoToken { .. } => {
-                "it has left no token for this user; it may want certificates (--pool-certs)".into()
-            }
-            error => error.to_string(),
-        })
+    let unfit = |reason: String| PoolError::Unfit { address: address.to_owned(), reason };
+    let (mut control, token) = attached.map_err(|error| match error {
+        ClusterError::Attach { detail, .. } => unreachable(detail),
+        ClusterError::NoToken { .. } => {
+            unfit("it has left no token for this user, and may want a certificate".into())
+        }
+        error => unfit(error.to_string()),
     })?;
     let hello = ClientRequest::Hello {
         protocol: PROTOCOL,
@@ -118,7 +116,7 @@ fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), 
     let mut notices = None;
     let welcome = match converse(&mut control, &hello, &mut notices) {
         Ok(ServerResponse::Welcome(welcome)) => welcome,
-        Ok(ServerResponse::Failed(error)) => return Err(unreachable(error.to_string())),
+        Ok(ServerResponse::Failed(error)) => return Err(unfit(error.to_string())),
         Ok(_) => return Err(unexpected()),
         Err(reason) => return Err(unreachable(reason)),
     };
