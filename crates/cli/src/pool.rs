@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millstream::pool::{
     ACCESS, At, BlockRange, Client, Manifest, NodeCache, Pinned, PoolAccess, PoolError, SERVERS,
-    followed,
+    buckets_of, followed,
 };
 use serde_json::json;
 
@@ -120,12 +120,8 @@ fn servers(client: &Client, json: bool) -> Result<String, PoolError> {
 fn table_stat(client: &Client, name: &str, json: bool) -> Result<String, PoolError> {
     let (Pinned { manifest, blocks }, nodes) = newest(client, name)?;
     let bytes = bytes_of(&manifest);
-    let buckets: Vec<String> = manifest
-        .definition
-        .buckets
-        .iter()
-        .map(|by| format!("column {} into {}", by.column, 1_u32 << by.bits))
-        .collect();
+    let buckets = buckets_of(&manifest.definition, name).into_iter();
+    let buckets: Vec<String> = buckets.map(|(by, count)| format!("{by} into {count}")).collect();
     let (strips, extents) = (manifest.strips.len(), manifest.extents.len());
     let partitions = manifest.definition.partitions();
     if json {

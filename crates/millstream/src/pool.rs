@@ -12,7 +12,7 @@ mod client;
 mod fabrics;
 mod server;
 
-pub use connectors::pool::{ACCESS, NodeCache, SERVERS, followed};
+pub use connectors::pool::{ACCESS, NodeCache, SERVERS, buckets_of, followed};
 
 pub use ::pool::PoolError;
 pub use ::pool::access::{At, BlockRange, Pinned, PoolAccess, TableSummary};

@@ -60,6 +60,10 @@ fn a_table_lies_on_all_servers_and_has_the_rows_of_one() {
                 assert_eq!(pool.rows(JOIN, way), joined(), "{servers} servers, {way:?}");
                 assert_eq!(pool.sums(way), SUMS, "{servers} servers, {way:?}");
             }
+            let stat = pool.command(&["pool", "stat", "sales"]).output().unwrap();
+            assert_ends(&stat, 0);
+            let text = String::from_utf8_lossy(&stat.stdout);
+            assert!(text.contains("shop into 4, item into 2"), "{text}");
             for table in ["t", "sales", "shops", "items"] {
                 let intact = pool.command(&["pool", "verify", table]).output().unwrap();
                 assert_ends(&intact, 0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
 use dataflow::error::ConnectorError;
-use pool::manifest::{Definition, Layout};
+use pool::manifest::{Buckets, Definition, Layout};
 
 use super::errors::damaged;
 use crate::format::ipc::schema_in;
@@ -60,6 +60,23 @@ impl StoredColumns {
             .schema_to_bytes_with_dictionary_tracker(schema, &mut dictionaries, &options)
             .ipc_message
     }
+}
+
+/// By which columns the rows of a table are in buckets, and how many: a column by its number where
+/// its name cannot be read.
+pub fn buckets_of(definition: &Definition, table: &str) -> Vec<(String, u32)> {
+    let rows = definition.of_rows().ok();
+    let columns = rows.and_then(|rows| StoredColumns::of(&rows, table).ok());
+    let name = |at: u16| {
+        let schema = &columns.as_ref()?.schema;
+        Some(schema.fields().get(usize::from(at))?.name().clone())
+    };
+    let buckets = definition.buckets.iter();
+    let of = |by: &Buckets| {
+        let name = name(by.column).unwrap_or_else(|| format!("column {}", by.column));
+        (name, 1 << by.bits)
+    };
+    buckets.map(of).collect()
 }
 
 fn refused(field: &FieldRef) -> ConnectorError {

@@ -58,6 +58,7 @@ mod version;
 
 use crate::options::{OptionReader, refuse};
 use columns::StoredColumns;
+pub use columns::buckets_of;
 use commit_clock::CommitEvery;
 use costs::CostBook;
 use errors::refused;
