@@ -185,7 +185,7 @@ fn pump(mut reader: Box<dyn Read + Send>, waker: &Waker) -> Result<TaskStreams, 
     };
     let (sender, bytes) = byte_queue(waker);
     let (arrivals, queue) = queue(2, waker);
-    let stream = ByteStream { place: PLACE.into(), bytes };
+    let stream = ByteStream { place: PLACE.into(), bytes, may_break: false };
     std::thread::Builder::new()
         .name("stdin".into())
         .spawn(move || {

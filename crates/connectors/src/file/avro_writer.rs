@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow::record_batch::RecordBatch;
 use dataflow::error::ConnectorError;
@@ -11,7 +10,6 @@ use dataflow::sink::SinkWriter;
 
 use super::encoder::{BUFFER_BYTES, FormatWriter, Output, unfit};
 use super::paths::io_error;
-use crate::format::InputVersion;
 use crate::format::avro::{AvroEncoder, BlockCodec, BlockWriter};
 use crate::options::refuse;
 
@@ -33,12 +31,8 @@ impl AvroWriter {
         encoder: Arc<AvroEncoder>,
         (schema, codec): (&str, BlockCodec),
     ) -> Self {
-        // The mark of a file should be in no other one, nor in its values.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let name = path.to_string_lossy();
-        let seed = InputVersion::mark_of(now.to_le_bytes().iter().chain(name.as_bytes()));
         let mut buffer = vec![];
-        let blocks = BlockWriter::begin(codec, schema, seed, &mut buffer);
+        let blocks = BlockWriter::begin(codec, schema, &path.to_string_lossy(), &mut buffer);
         Self { path: path.to_owned(), to, encoder, blocks, buffer }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct ByteInput {
     seek: Option<Seek>,
     /// Whether the bytes are those of a file, which may have a layout of its own.
     is_file: bool,
+    /// Whether the bytes are those of a connection, which may break within a record.
+    may_break: bool,
     map: Option<Box<dyn ByteMap>>,
     name: String,
     buffer: Vec<u8>,
@@ -72,6 +74,7 @@ impl ByteInput {
             reader,
             seek: None,
             is_file: false,
+            may_break: false,
             map: None,
             name: name.into(),
             buffer: Vec::new(),
@@ -91,6 +94,16 @@ impl ByteInput {
     /// The same, of a file.
     pub(crate) fn of_file(self) -> Self {
         Self { is_file: true, ..self }
+    }
+
+    /// The same, of a connection: what it cuts off is a bad record, and no end of the query.
+    pub(crate) fn of_connection(self) -> Self {
+        Self { may_break: true, ..self }
+    }
+
+    /// Whether the bytes may end within a record.
+    pub(crate) fn may_break(&self) -> bool {
+        self.may_break
     }
 
     /// Whether the bytes are those of a file, from its beginning.

@@ -91,9 +91,28 @@ impl Kind {
 
     /// By the option 'format'.
     pub(crate) fn given(options: OptionReader<'_>) -> Result<Option<Self>, ConnectorError> {
-        let index = options.choice("format", &KINDS.map(|(name, _)| name))?;
+        let names = KINDS.map(|(name, _)| name);
+        refuse_registered(options, &names)?;
+        let index = options.choice("format", &names)?;
         Ok(index.map(|index| KINDS[index].1))
     }
+}
+
+/// Refuses formats that name a schema with each message, where there are none. `names` are those of
+/// the formats that there are.
+///
+/// # Errors
+/// When the option 'format' has one.
+pub(crate) fn refuse_registered(
+    options: OptionReader<'_>,
+    names: &[&str],
+) -> Result<(), ConnectorError> {
+    const REGISTERED: [&str; 2] = ["avro-confluent", "protobuf-confluent"];
+    let given = options.text("format").unwrap_or_default();
+    let found = REGISTERED.iter().find(|name| name.eq_ignore_ascii_case(given));
+    let Some(name) = found else { return Ok(()) };
+    let message = format!("'{name}' is read from 'kafka': each message names its schema");
+    Err(refuse("format", message, Some(format!("formats here are {}", names.join(", ")))))
 }
 
 /// The part of a name behind its last dot, but for that of its compression.
@@ -205,6 +224,11 @@ impl Format {
             Self::Json | Self::Raw => Some(RecordCut::Lines),
             Self::Arrow | Self::Avro | Self::Fixed(_) | Self::Protobuf(_) => None,
         }
+    }
+
+    /// Whether a record ends with its line, or lines: what comes in pieces may be cut there.
+    pub(crate) fn is_of_lines(&self) -> bool {
+        matches!(self, Self::Csv(_) | Self::Json | Self::Raw)
     }
 
     /// A reader of the records of `input`.

@@ -34,7 +34,7 @@ pub(super) fn listen(
     let (arrivals, queue) = queue(2, waker);
     let (sender, bytes) = byte_queue(waker);
     let place = request.place().to_owned();
-    let stream = ByteStream { place: place.clone(), bytes };
+    let stream = ByteStream { place: place.clone(), bytes, may_break: false };
     let task = io.spawn(async move {
         arrivals.send(Ok(Some(stream))).await;
         let mut parser = Parser::new(of_type, is_json);

@@ -32,10 +32,11 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
 
 use crate::format::rows::METADATA;
-use crate::format::{ByteInput, CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns};
+use crate::format::{ByteInput, CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns, protobuf};
 use crate::options::{OptionReader, refuse};
 use crate::remote::{
-    Io, KEEPALIVE, RETRY_TIMEOUT, StreamReader, decode, line_format, retry_timeout_ns,
+    Io, KEEPALIVE, RETRY_TIMEOUT, StreamReader, connection_format, decode, line_format,
+    retry_timeout_ns,
 };
 
 mod array;
@@ -60,7 +61,7 @@ const URL_HINT: &str = "write 'url' = 'https://example.org/rows.json'";
 #[derive(Debug, Clone, Copy)]
 pub struct Http;
 
-const OPTIONS: [OptionSpec; 13] = {
+const OPTIONS: [OptionSpec; 18] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let url = OptionSpec {
         key: "url",
@@ -88,9 +89,10 @@ const OPTIONS: [OptionSpec; 13] = {
     };
     let format = OptionSpec {
         key: "format",
-        values: "csv | json | raw",
+        values: "csv | json | raw | avro | protobuf",
         default: "json",
-        doc: "CSV; JSON: one object a line, or an array of objects; or lines as they are.",
+        doc: "CSV; JSON: one object a line, or an array of objects; lines as they are; a file of \
+              Avro; or messages of Protobuf behind their lengths. An event is CSV, JSON or text.",
     };
     let headers = OptionSpec {
         key: "header.<name>",
@@ -99,6 +101,7 @@ const OPTIONS: [OptionSpec; 13] = {
         doc: "A header of each request, such as 'header.authorization'; shown nowhere, and sent to \
               no host but that of 'url'.",
     };
+    let [message, descriptor, proto, defaults, literal] = protobuf::OPTIONS;
     [
         url,
         mode,
@@ -113,6 +116,11 @@ const OPTIONS: [OptionSpec; 13] = {
         quote,
         comment,
         null,
+        message,
+        descriptor,
+        proto,
+        defaults,
+        literal,
     ]
 };
 
@@ -162,7 +170,8 @@ impl Settings {
         let mut options = options.clone();
         options.entry("format".into()).or_insert_with(|| "json".into());
         // Events have no first line that could name columns.
-        let format = line_format(&options, !sse)?;
+        let format =
+            if sse { line_format(&options, false) } else { connection_format(&options, true) }?;
         let given = headers(&options)?;
         let request =
             Request::new(client(sse)?, url, given, retry_timeout_ns(OptionReader(&options))?);
@@ -214,17 +223,20 @@ impl Connector for Http {
         &METADATA
     }
 
-    /// From the first records of an answer; not from events, which would be missing afterwards.
+    /// From what describes the format, or the first records of an answer; not from events, which
+    /// would be missing afterwards.
     fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
         let settings = Settings::new(options)?;
         if let Mode::Events { .. } = settings.mode {
             return Ok(None);
         }
+        if let Some(columns) = settings.format.described() {
+            return Ok(Some(Arc::new(columns)));
+        }
         let io = Io::shared()?;
         let place = settings.request.place().to_owned();
-        let is_json = matches!(settings.format, Format::Json);
-        let request = settings.request.clone();
-        let sample = io.wait(async move { poll::sample(&request, is_json).await })?;
+        let Settings { request, format, .. } = settings.clone();
+        let sample = io.wait(async move { poll::sample(&request, &format).await })?;
         let input = ByteInput::new(Box::new(std::io::Cursor::new(sample)), place);
         Ok(Some(Arc::new(settings.format.infer(input)?)))
     }
@@ -235,8 +247,8 @@ impl Connector for Http {
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let settings = Settings::new(&table.options)?;
-        settings.format.check(&table.schema)?;
         let target = Arc::new(TargetColumns::new(table, projection)?);
+        settings.format.check(&target.declared)?;
         Ok(Arc::new(HttpSource { settings, target }))
     }
 
@@ -287,7 +299,7 @@ impl Source for HttpSource {
         split.begins(from)?;
         let refuser = Refuser::new(&self.target, context);
         let is_json = matches!(format, Format::Json);
-        let decode = decode(format, refuser.clone());
+        let decode = decode(format.clone(), refuser.clone());
         let io = Io::shared()?;
         Ok(match mode {
             Mode::Events { of_type } => {
@@ -299,7 +311,7 @@ impl Source for HttpSource {
                     Mode::Every { interval_ns } => Some(interval_ns),
                     _ => None,
                 };
-                let polls = poll::Polls::new(io, request, interval_ns, is_json, refuser, context);
+                let polls = poll::Polls::new(io, request, interval_ns, format, refuser, context);
                 Box::new(StreamReader::new(split, polls, decode))
             }
         })

@@ -15,10 +15,10 @@ use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::array::ArrayLines;
 use super::request::Request;
-use crate::format::Refuser;
+use crate::format::{Format, Refuser};
 use crate::remote::{
-    Backoff, ByteQueueSender, ByteStream, Io, NextStream, QueueSender, StreamSource, Task,
-    WholeLines, byte_queue, died, queue,
+    Backoff, ByteQueueSender, ByteStream, Delivery, Io, NextStream, QueueSender, StreamSource,
+    Task, byte_queue, died, queue,
 };
 
 /// Bytes of an answer that are looked at to find out its columns.
@@ -30,7 +30,7 @@ pub(super) struct Polls {
     io: Arc<Io>,
     request: Request,
     interval_ns: Option<u64>,
-    is_json: bool,
+    format: Format,
     refuser: Refuser,
     clock: Arc<dyn Clock>,
     waker: Waker,
@@ -58,7 +58,7 @@ impl Polls {
         io: Arc<Io>,
         request: Request,
         interval_ns: Option<u64>,
-        is_json: bool,
+        format: Format,
         refuser: Refuser,
         context: &ReaderContext,
     ) -> Self {
@@ -67,7 +67,7 @@ impl Polls {
             io,
             request,
             interval_ns,
-            is_json,
+            format,
             refuser,
             clock: Arc::clone(&context.clock),
             waker: context.waker.clone(),
@@ -82,7 +82,7 @@ impl Polls {
         let poll = Answer {
             request: self.request.clone(),
             known: self.known.clone(),
-            is_json: self.is_json,
+            format: self.format.clone(),
             once: self.interval_ns.is_none(),
             refuser: self.refuser.clone(),
         };
@@ -127,7 +127,7 @@ impl StreamSource for Polls {
 struct Answer {
     request: Request,
     known: HeaderMap,
-    is_json: bool,
+    format: Format,
     /// Whether nobody will ask again: then the rest must not be missed.
     once: bool,
     /// Takes a record that was cut off.
@@ -146,11 +146,12 @@ impl Answer {
         }
         let known = validators(answer.headers());
         let (sender, bytes) = byte_queue(events.waker());
-        let stream = ByteStream { place: self.request.place().to_owned(), bytes };
+        let stream =
+            ByteStream { place: self.request.place().to_owned(), bytes, may_break: !self.once };
         if !events.send(Ok(PollEvent::Stream(stream))).await {
             return Ok(known);
         }
-        let mut body = Body::new(self.is_json);
+        let mut body = Body::new(&self.format);
         match body.pass_on(answer, &sender).await {
             Ok(()) if body.array.is_some_and(|array| array.is_open()) => {
                 let place = self.request.place().to_owned();
@@ -161,10 +162,14 @@ impl Answer {
             Err(error) => {
                 let error = self.request.broken(error);
                 if self.once {
+                    // What ends here is no end for a decoder that looks for one.
+                    if !self.format.is_of_lines() {
+                        sender.fail(error.clone()).await;
+                    }
                     return Err(error);
                 }
                 tracing::warn!(%error, "the next poll will ask for the whole again");
-                if let Some((line, text)) = body.lines.take_rest() {
+                if let Some((line, text)) = body.pieces.take_rest() {
                     let place = format!("{}:{line}", self.request.place());
                     let reason = "the connection was lost within the record".to_owned();
                     self.refuser.refuse(place, reason, text.trim_ascii())?;
@@ -179,15 +184,16 @@ impl Answer {
 /// The body of an answer on its way to the decoder.
 struct Body {
     array: Option<ArrayLines>,
-    lines: WholeLines,
+    pieces: Delivery,
 }
 
 impl Body {
-    fn new(is_json: bool) -> Self {
-        Self { array: is_json.then(ArrayLines::default), lines: WholeLines::default() }
+    fn new(format: &Format) -> Self {
+        let is_json = matches!(format, Format::Json);
+        Self { array: is_json.then(ArrayLines::default), pieces: Delivery::of(format) }
     }
 
-    /// Passes on whole lines, and what is left at the end.
+    /// Passes on whole lines, and what is left at the end; bytes that are no lines as they come.
     async fn pass_on(
         &mut self,
         mut answer: Response,
@@ -195,14 +201,14 @@ impl Body {
     ) -> Result<(), reqwest::Error> {
         while let Some(piece) = answer.chunk().await? {
             let whole = match &mut self.array {
-                Some(array) => self.lines.push(&array.push(&piece)),
-                None => self.lines.push(&piece),
+                Some(array) => self.pieces.push(&array.push(&piece)),
+                None => self.pieces.push(&piece),
             };
             if !sender.send(whole).await {
                 return Ok(());
             }
         }
-        if let Some((_, line)) = self.lines.take_rest() {
+        if let Some((_, line)) = self.pieces.take_rest() {
             sender.send(line).await;
         }
         Ok(())
@@ -222,19 +228,22 @@ fn validators(headers: &HeaderMap) -> HeaderMap {
     known
 }
 
-/// The first lines of an answer.
-pub(super) async fn sample(request: &Request, is_json: bool) -> Result<Bytes, ConnectorError> {
+/// The beginning of an answer, in whole lines if it has some.
+pub(super) async fn sample(request: &Request, format: &Format) -> Result<Bytes, ConnectorError> {
     let mut backoff = Backoff::new(request.retry_timeout_ns());
     let mut answer = request.get(&HeaderMap::new(), &mut backoff).await?;
     let (mut sample, mut array) = (Vec::new(), ArrayLines::default());
     while sample.len() < SAMPLE_BYTES {
         let piece = answer.chunk().await.map_err(|error| request.broken(error))?;
         let Some(piece) = piece else { return Ok(sample.into()) };
-        if is_json {
+        if let Format::Json = format {
             sample.extend(array.push(&piece));
         } else {
             sample.extend_from_slice(&piece);
         }
+    }
+    if !format.is_of_lines() {
+        return Ok(sample.into());
     }
     // The last line may be cut.
     let end = sample.iter().rposition(|byte| *byte == b'\n').map_or(sample.len(), |at| at + 1);

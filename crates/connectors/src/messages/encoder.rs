@@ -18,7 +18,7 @@ use crate::format::protobuf::{ProtoEncoder, proto_null, proto_type};
 use crate::format::rows;
 use crate::options::{OptionReader, refuse};
 use crate::registry::Registry;
-use crate::remote::{Task, line_format, text_format};
+use crate::remote::{Task, line_format, row_encoding};
 
 /// How the rows of a table become messages.
 #[derive(Debug, Clone)]
@@ -143,7 +143,7 @@ impl MessageEncoder {
             if let Format::Raw = format {
                 return value_column(schema).map(|_| Self(Encoding::Raw));
             }
-            return text_format(&format, schema).map(Encoding::Lines).map(Self);
+            return row_encoding(&format, schema).map(Encoding::Lines).map(Self);
         };
         let registered = |format: &str, kind, text: String, place| {
             let subject =

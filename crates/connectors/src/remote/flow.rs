@@ -12,6 +12,9 @@ use crate::format::{ByteInput, Decoded, Format, RecordDecoder, Refuser};
 pub(crate) struct ByteStream {
     pub(crate) place: String,
     pub(crate) bytes: ByteQueueReader,
+    /// Whether a record that is cut off at the end is a bad one. Where nobody gives it again, it is
+    /// an error of those formats that know their end.
+    pub(crate) may_break: bool,
 }
 
 /// Makes a reader of the rows of one stream.
@@ -21,6 +24,7 @@ pub(crate) type Decode = Box<dyn Fn(ByteStream) -> Box<dyn RecordDecoder> + Send
 pub(crate) fn decode(format: Format, refuser: Refuser) -> Decode {
     Box::new(move |stream| {
         let input = ByteInput::new(Box::new(stream.bytes), stream.place);
+        let input = if stream.may_break { input.of_connection() } else { input };
         format.decoder(input, refuser.clone())
     })
 }

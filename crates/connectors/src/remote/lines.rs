@@ -1,8 +1,9 @@
-//! Whole lines of a connection that may be lost within one.
+//! Whole lines of a connection that may be lost within one, and bytes that are no lines.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::file::LINE_BYTES_MAX;
+use crate::format::Format;
 
 /// Holds back the beginning of a line until its end has come: so that the half of a record that
 /// was cut off by a lost connection is never taken for a record (`12` of `1234`).
@@ -34,6 +35,38 @@ impl WholeLines {
     pub(crate) fn take_rest(&mut self) -> Option<(u64, Bytes)> {
         let held = std::mem::take(&mut self.held).freeze();
         (!held.trim_ascii().is_empty()).then_some((self.lines + 1, held))
+    }
+}
+
+/// The bytes of a connection on their way to the decoder.
+#[derive(Debug)]
+pub(crate) enum Delivery {
+    /// A line is passed on when it is whole.
+    Lines(WholeLines),
+    /// The decoder tells itself what is cut off.
+    Bytes,
+}
+
+impl Delivery {
+    /// Of a connection that has records of this format.
+    pub(crate) fn of(format: &Format) -> Self {
+        if format.is_of_lines() { Self::Lines(WholeLines::default()) } else { Self::Bytes }
+    }
+
+    /// Takes bytes; gives those that are passed on.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Bytes {
+        match self {
+            Self::Lines(lines) => lines.push(bytes),
+            Self::Bytes => Bytes::copy_from_slice(bytes),
+        }
+    }
+
+    /// The number of the line that is held back, and what there is of it; `None` if nothing is.
+    pub(crate) fn take_rest(&mut self) -> Option<(u64, Bytes)> {
+        match self {
+            Self::Lines(lines) => lines.take_rest(),
+            Self::Bytes => None,
+        }
     }
 }
 

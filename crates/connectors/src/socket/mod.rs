@@ -1,4 +1,4 @@
-//! `socket`: lines over TCP.
+//! `socket`: lines over TCP, messages of Protobuf, or a file of Avro.
 //!
 //! ```text
 //! 'address' = 'host:port, …'   each address is a flow, read by its own connection
@@ -22,10 +22,11 @@ use dataflow::sink::Sink;
 use dataflow::source::{Position, ReaderContext, Source, Split, SplitReader};
 
 use crate::format::rows::METADATA;
-use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns};
+use crate::format::{CSV_OPTIONS, Format, ON_BAD, Refuser, TargetColumns, avro, protobuf};
 use crate::options::{OptionReader, refuse};
-use crate::remote::{Io, RETRY_TIMEOUT, StreamReader, decode, line_format, retry_timeout_ns};
+use crate::remote::{Io, RETRY_TIMEOUT, StreamReader, connection_format, decode, retry_timeout_ns};
 
+mod encoding;
 mod sink;
 mod source;
 
@@ -36,7 +37,7 @@ const ADDRESSES_MAX: usize = 1024;
 #[derive(Debug, Clone, Copy)]
 pub struct Socket;
 
-const OPTIONS: [OptionSpec; 9] = {
+const OPTIONS: [OptionSpec; 17] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let address = OptionSpec {
         key: "address",
@@ -46,12 +47,33 @@ const OPTIONS: [OptionSpec; 9] = {
     };
     let format = OptionSpec {
         key: "format",
-        values: "csv | json | raw",
+        values: "csv | json | raw | avro | protobuf",
         default: "csv",
-        doc: "CSV, one JSON object a line, or lines as they are.",
+        doc: "CSV, one JSON object a line, lines as they are, a file of Avro for each connection, \
+              or messages of Protobuf behind their lengths.",
     };
     let header = OptionSpec { default: "false", ..header };
-    [address, format, RETRY_TIMEOUT, ON_BAD, header, delimiter, quote, comment, null]
+    let [schema, schema_file] = avro::OPTIONS;
+    let [message, descriptor, proto, defaults, literal] = protobuf::OPTIONS;
+    [
+        address,
+        format,
+        RETRY_TIMEOUT,
+        ON_BAD,
+        header,
+        delimiter,
+        quote,
+        comment,
+        null,
+        schema,
+        schema_file,
+        avro::CODEC,
+        message,
+        descriptor,
+        proto,
+        defaults,
+        literal,
+    ]
 };
 
 /// The options of a table, read.
@@ -81,7 +103,7 @@ impl Settings {
             let message = format!("{} addresses; {ADDRESSES_MAX} at most", addresses.len());
             return Err(refuse("address", message, None));
         }
-        let format = line_format(&table.options, false)?;
+        let format = connection_format(&table.options, false)?;
         Ok(Self { addresses, format, retry_timeout_ns: retry_timeout_ns(options)? })
     }
 }
@@ -99,9 +121,10 @@ impl Connector for Socket {
         &METADATA
     }
 
-    /// Never: what is looked at would be missing from the stream.
-    fn infer(&self, _options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
-        Ok(None)
+    /// Of a format whose columns are described elsewhere: what is looked at would be missing from
+    /// the stream.
+    fn infer(&self, options: &Options) -> Result<Option<SchemaRef>, ConnectorError> {
+        Ok(connection_format(options, false)?.described().map(Arc::new))
     }
 
     fn source(
@@ -110,14 +133,14 @@ impl Connector for Socket {
         projection: &[usize],
     ) -> Result<Arc<dyn Source>, ConnectorError> {
         let settings = Settings::new(table)?;
-        settings.format.check(&table.schema)?;
         let target = Arc::new(TargetColumns::new(table, projection)?);
+        settings.format.check(&target.declared)?;
         Ok(Arc::new(SocketSource { settings, target }))
     }
 
     fn sink(&self, table: &TableDef) -> Result<Arc<dyn Sink>, ConnectorError> {
         let settings = Settings::new(table)?;
-        Ok(Arc::new(sink::SocketSink::new(settings, Arc::clone(&table.schema))?))
+        Ok(Arc::new(sink::SocketSink::new(settings, table)?))
     }
 }
 
@@ -160,7 +183,7 @@ impl Source for SocketSource {
             &Io::shared()?,
             self.settings.addresses[split.number].clone(),
             self.settings.retry_timeout_ns,
-            refuser.clone(),
+            (self.settings.format.clone(), refuser.clone()),
             &context.waker,
         );
         let decode = decode(self.settings.format.clone(), refuser);

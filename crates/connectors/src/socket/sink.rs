@@ -1,21 +1,19 @@
-//! Writing lines: a thread of the sink's own waits for the peer.
+//! Writing: a thread of the sink's own waits for the peer.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
 use dataflow::sink::{Placement, Room, Sink, SinkVisibility, SinkWriter, WriterContext};
 
 use super::Settings;
+use super::encoding::{SentFormat, SentRows};
 use super::source::unreachable;
-use crate::format::encode::RowEncoding;
 use crate::options::refuse;
 use crate::queued::QueuedWriter;
-use crate::remote::text_format;
 
 /// Bytes that are held back before they are written without waiting for a flush.
 const STREAM_BYTES_MAX: usize = 64 << 10;
@@ -29,18 +27,18 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(super) struct SocketSink {
     address: String,
     retry_timeout: Duration,
-    format: RowEncoding,
-    schema: SchemaRef,
+    format: SentFormat,
 }
 
 impl SocketSink {
-    pub(super) fn new(settings: Settings, schema: SchemaRef) -> Result<Self, ConnectorError> {
+    pub(super) fn new(settings: Settings, table: &TableDef) -> Result<Self, ConnectorError> {
         let [address] = <[String; 1]>::try_from(settings.addresses).map_err(|addresses| {
             let message = format!("{} addresses; a sink writes to one", addresses.len());
             refuse("address", message, Some("write one INSERT for each".into()))
         })?;
         let retry_timeout = Duration::from_nanos(settings.retry_timeout_ns);
-        Ok(Self { address, retry_timeout, format: text_format(&settings.format, &schema)?, schema })
+        let format = SentFormat::new(table, &settings.format)?;
+        Ok(Self { address, retry_timeout, format })
     }
 
     fn connect(&self) -> Result<TcpStream, ConnectorError> {
@@ -76,13 +74,14 @@ impl Sink for SocketSink {
         let prepared =
             socket.set_nodelay(true).and_then(|()| socket.set_write_timeout(Some(WRITE_TIMEOUT)));
         prepared.map_err(|error| broken(&place, &error))?;
-        let pending = self.format.prologue(Arc::clone(&self.schema));
-        let pending = pending.map_err(|error| unfit(&place, &error))?;
+        let mut pending = vec![];
+        let rows = self.format.begin(&place, &mut pending);
+        let rows = rows.map_err(|error| unfit(&place, &error))?;
         let (mut to, of) =
             (socket.try_clone().map_err(|error| broken(&place, &error))?, place.clone());
         let write = move |bytes: &[u8]| to.write_all(bytes).map_err(|error| broken(&of, &error));
         let queued = Some(QueuedWriter::start(&place, &context.waker, write)?);
-        Ok(Box::new(SocketWriter { place, socket, queued, format: self.format.clone(), pending }))
+        Ok(Box::new(SocketWriter { place, socket, queued, rows, pending }))
     }
 }
 
@@ -91,7 +90,7 @@ struct SocketWriter {
     socket: TcpStream,
     /// Until it is committed.
     queued: Option<QueuedWriter>,
-    format: RowEncoding,
+    rows: SentRows,
     pending: Vec<u8>,
 }
 
@@ -101,13 +100,14 @@ impl SinkWriter for SocketWriter {
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        let encoded = self.format.encode(batch, &mut self.pending);
+        let encoded = self.rows.encode(batch, &mut self.pending);
         encoded.map_err(|error| unfit(&self.place, &error))?;
         if self.pending.len() >= STREAM_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         let Some(queued) = &self.queued else { return Ok(()) };
+        self.rows.end(&mut self.pending).map_err(|error| unfit(&self.place, &error))?;
         if self.pending.is_empty() {
             queued.drain().map(drop)
         } else {

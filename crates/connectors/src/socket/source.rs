@@ -1,4 +1,4 @@
-//! Reading lines: a task for each address.
+//! Reading: a task for each address.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use dataflow::error::ConnectorError;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::format::Refuser;
+use crate::format::{Format, Refuser};
 use crate::remote::{
-    Backoff, ByteQueueSender, ByteStream, Io, PIECE_BYTES, QueueSender, TaskStreams, WholeLines,
+    Backoff, ByteQueueSender, ByteStream, Delivery, Io, PIECE_BYTES, QueueSender, TaskStreams,
     byte_queue, queue,
 };
 
@@ -34,13 +34,13 @@ pub(super) fn connect(
     io: &Arc<Io>,
     address: String,
     retry_timeout_ns: u64,
-    refuser: Refuser,
+    records: (Format, Refuser),
     waker: &Waker,
 ) -> TaskStreams {
     let (arrivals, queue) = queue(1, waker);
     let place = address.clone();
     let task = io.spawn(async move {
-        let end = read(&address, retry_timeout_ns, &refuser, &arrivals).await;
+        let end = read(&address, retry_timeout_ns, &records, &arrivals).await;
         arrivals.send(end.map(|()| None)).await;
     });
     TaskStreams { place, queue, _task: Some(task) }
@@ -50,20 +50,20 @@ pub(super) fn connect(
 async fn read(
     address: &str,
     retry_timeout_ns: u64,
-    refuser: &Refuser,
+    (format, refuser): &(Format, Refuser),
     arrivals: &QueueSender<Result<Option<ByteStream>, ConnectorError>>,
 ) -> Result<(), ConnectorError> {
     let mut backoff = Backoff::new(retry_timeout_ns);
     loop {
         let socket = open(address, &mut backoff).await?;
         let (sender, bytes) = byte_queue(arrivals.waker());
-        let stream = ByteStream { place: address.to_owned(), bytes };
+        let stream = ByteStream { place: address.to_owned(), bytes, may_break: true };
         if !arrivals.send(Ok(Some(stream))).await {
             return Ok(());
         }
-        let mut lines = WholeLines::default();
-        let end = receive(&socket, &sender, &mut lines, &mut backoff).await;
-        let rest = lines.take_rest();
+        let mut pieces = Delivery::of(format);
+        let end = receive(&socket, &sender, &mut pieces, &mut backoff).await;
+        let rest = pieces.take_rest();
         match (end, rest) {
             (End::Unread, _) => return Ok(()),
             (End::Closed, rest) => {
@@ -104,7 +104,7 @@ async fn open(address: &str, backoff: &mut Backoff) -> Result<TcpStream, Connect
 async fn receive(
     socket: &TcpStream,
     sender: &ByteQueueSender,
-    lines: &mut WholeLines,
+    pieces: &mut Delivery,
     backoff: &mut Backoff,
 ) -> End {
     let mut buffer = vec![0; PIECE_BYTES];
@@ -116,7 +116,7 @@ async fn receive(
             Ok(0) => return End::Closed,
             Ok(bytes) => {
                 backoff.reset();
-                let whole: Bytes = lines.push(&buffer[..bytes]);
+                let whole: Bytes = pieces.push(&buffer[..bytes]);
                 if !sender.send(whole).await {
                     return End::Unread;
                 }

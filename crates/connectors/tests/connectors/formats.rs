@@ -255,7 +255,7 @@ fn a_damaged_file_of_avro_is_an_error_at_its_place() {
 }
 
 /// A file of one block, in which `rows` are stated.
-fn container(schema: &str, codec: &str, rows: i64, block: &[u8]) -> Vec<u8> {
+pub fn container(schema: &str, codec: &str, rows: i64, block: &[u8]) -> Vec<u8> {
     let long = |value: i64| {
         let (mut left, mut bytes) = (((value << 1) ^ (value >> 63)).cast_unsigned(), vec![]);
         while left >= 0x80 {

@@ -4,6 +4,7 @@
 mod announced;
 mod bed;
 mod checkpoints;
+mod connections;
 mod corpus;
 mod crafted;
 mod damaged;

@@ -12,6 +12,7 @@ use super::schema::AvroSchema;
 use super::{AvroRows, column};
 use crate::format::input::{ByteInput, Filled};
 use crate::format::rows::{Refuser, unfit};
+use crate::format::typed::shown_bytes;
 use crate::format::{Decoded, RecordDecoder, RecordStart};
 
 /// Bytes of what stands before the rows of a file at most.
@@ -53,6 +54,8 @@ pub(crate) struct AvroDecoder {
     header: Option<Header>,
     rows: Option<AvroRows>,
     block: Option<Block>,
+    /// Whether a connection has ended within the header, or before it.
+    ended: bool,
     /// The number of the row to be read next.
     row: u64,
     /// Rows before this one, counted from 1, are passed over.
@@ -63,7 +66,8 @@ pub(crate) struct AvroDecoder {
 impl AvroDecoder {
     pub(crate) fn new(input: ByteInput, refuser: Refuser) -> Self {
         let begun = Begun::default();
-        Self { input, begun, header: None, rows: None, block: None, row: 1, from: 1, refuser }
+        let (header, rows, block, ended) = (None, None, None, false);
+        Self { input, begun, header, rows, block, ended, row: 1, from: 1, refuser }
     }
 
     /// Reads the beginning; `false`: it has not come yet.
@@ -82,6 +86,10 @@ impl AvroDecoder {
                 None => match self.input.fill(self.row)? {
                     Filled::More => {}
                     Filled::Later => return Ok(false),
+                    Filled::End if self.input.may_break() => {
+                        self.ended = true;
+                        return self.cut_off("its header").map(|()| false);
+                    }
                     Filled::End => return Err(self.damaged("it ends within its header")),
                 },
             }
@@ -113,6 +121,9 @@ impl AvroDecoder {
             match self.input.fill(self.row)? {
                 Filled::More => {}
                 Filled::End if self.input.ahead().is_empty() => return Ok(Filled::End),
+                Filled::End if self.input.may_break() => {
+                    return self.cut_off("a block").map(|()| Filled::End);
+                }
                 Filled::End => return Err(self.damaged("it ends within a block: truncated?")),
                 Filled::Later => return Ok(Filled::Later),
             }
@@ -151,6 +162,19 @@ impl AvroDecoder {
         fault.map_or(Ok(first), |reason| Err(self.damaged(&reason)))
     }
 
+    /// Behind the last whole block of a connection: what is left is a bad record.
+    fn cut_off(&mut self, within: &str) -> Result<(), ConnectorError> {
+        let rest = self.input.ahead();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let place = format!("{}:{}", self.input.name(), self.row);
+        let reason = format!("cut off: {} bytes of {within}", rest.len());
+        self.refuser.refuse(place, reason, &shown_bytes(rest))?;
+        self.input.pass(rest.len());
+        Ok(())
+    }
+
     fn damaged(&self, reason: &str) -> ConnectorError {
         ConnectorError::Io {
             place: format!("{}:{}", self.input.name(), self.row),
@@ -186,7 +210,7 @@ impl RecordDecoder for AvroDecoder {
 
     fn decode(&mut self, rows_max: usize) -> Result<Decoded, ConnectorError> {
         if !self.start()? {
-            return Ok(Decoded::Later);
+            return Ok(if self.ended { Decoded::End } else { Decoded::Later });
         }
         loop {
             if self.block.is_none() {

@@ -1,9 +1,12 @@
 //! The blocks of a file of Avro: how they are packed, and how they are written.
 
 use std::io::{Read, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use flate2::Crc;
 use liblzma::stream::Stream;
+
+use crate::format::InputVersion;
 
 /// The first bytes of a file.
 pub(super) const MAGIC: &[u8] = b"Obj\x01";
@@ -148,9 +151,12 @@ pub(crate) struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// A file with rows of this schema; its first bytes are appended to `out`. The mark, by which
-    /// readers find blocks, is made of `seed`.
-    pub(crate) fn begin(codec: BlockCodec, schema: &str, seed: u64, out: &mut Vec<u8>) -> Self {
+    /// A file at `place` with rows of this schema; its first bytes are appended to `out`. The mark,
+    /// by which readers find blocks, is made of the place and the time: it should be in no other
+    /// file, nor in the values.
+    pub(crate) fn begin(codec: BlockCodec, schema: &str, place: &str, out: &mut Vec<u8>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let seed = InputVersion::mark_of(now.to_le_bytes().iter().chain(place.as_bytes()));
         let mut mark = [0; MARK_BYTES];
         let other = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ schema.len() as u64;
         mark[..8].copy_from_slice(&seed.to_le_bytes());

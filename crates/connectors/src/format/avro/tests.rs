@@ -223,7 +223,7 @@ fn names_have_namespaces() {
 fn a_header_that_comes_in_pieces_is_read_once() {
     let mut bytes = vec![];
     let json = r#"{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}"#;
-    BlockWriter::begin(BlockCodec::named(b"null").unwrap(), json, 7, &mut bytes);
+    BlockWriter::begin(BlockCodec::named(b"null").unwrap(), json, "t", &mut bytes);
     let length = bytes.len();
     bytes.extend([2, 2]);
     // One byte at a time, each of which is forgotten as soon as an entry is whole.

@@ -25,17 +25,17 @@ pub struct Peer {
 
 impl Peer {
     /// Speaks at once.
-    pub fn lines(script: Vec<(&str, Then)>) -> Self {
+    pub fn lines<W: AsRef<[u8]>>(script: Vec<(W, Then)>) -> Self {
         Self::start(script, false)
     }
 
     /// Listens to a request, then speaks.
-    pub fn http(script: Vec<(&str, Then)>) -> Self {
+    pub fn http<W: AsRef<[u8]>>(script: Vec<(W, Then)>) -> Self {
         Self::start(script, true)
     }
 
     /// The same at a place that was known before.
-    pub fn http_at(listener: TcpListener, script: Vec<(&str, Then)>) -> Self {
+    pub fn http_at<W: AsRef<[u8]>>(listener: TcpListener, script: Vec<(W, Then)>) -> Self {
         Self::start_at(listener, script, true)
     }
 
@@ -43,15 +43,19 @@ impl Peer {
         format!("http://{}/rows", self.address)
     }
 
-    fn start(script: Vec<(&str, Then)>, asked: bool) -> Self {
+    fn start<W: AsRef<[u8]>>(script: Vec<(W, Then)>, asked: bool) -> Self {
         Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), script, asked)
     }
 
-    fn start_at(listener: TcpListener, script: Vec<(&str, Then)>, asked: bool) -> Self {
+    fn start_at<W: AsRef<[u8]>>(
+        listener: TcpListener,
+        script: Vec<(W, Then)>,
+        asked: bool,
+    ) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let (received, receiver) = channel();
-        let script: Vec<(String, Then)> =
-            script.into_iter().map(|(words, then)| (words.to_owned(), then)).collect();
+        let script: Vec<(Vec<u8>, Then)> =
+            script.into_iter().map(|(words, then)| (words.as_ref().to_vec(), then)).collect();
         std::thread::spawn(move || {
             for (words, then) in script {
                 let Ok((socket, _)) = listener.accept() else { return };
@@ -62,12 +66,12 @@ impl Peer {
     }
 }
 
-fn speak(mut socket: TcpStream, words: &str, then: Then, asked: bool, received: &Sender<String>) {
+fn speak(mut socket: TcpStream, words: &[u8], then: Then, asked: bool, received: &Sender<String>) {
     if asked {
         let _ = received.send(head(&mut socket));
     }
     // The other side may have gone: that is what some tests are about.
-    let _ = socket.write_all(words.as_bytes());
+    let _ = socket.write_all(words);
     match then {
         Then::Close => drop(socket),
         Then::Reset(now) => {
