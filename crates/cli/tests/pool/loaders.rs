@@ -103,7 +103,10 @@ fn rows_of_two_processes_that_insert_at_once_are_there_for_each_that_ended_well(
                     Some(0) => all += 1,
                     code => {
                         let error = error_of(code, &messages);
-                        assert!(error.contains("loads table 't' now"), "{way:?}: {messages}");
+                        // The other one had rows to send, or its version was being saved.
+                        let is_busy = error.contains("loads table 't' now")
+                            || error.contains("a version of table 't' is being saved");
+                        assert!(is_busy, "{way:?}: {messages}");
                     }
                 }
             }
