@@ -29,8 +29,9 @@ pub(super) fn expand(
         let directory = Path::new(path).is_dir();
         let (message, hint) = if directory {
             (
-                "the directory has no csv, json, parquet or arrow files",
-                "directories below it are read through a glob: '…/**/*.csv'",
+                "the directory has no csv, json, parquet, arrow or avro files",
+                "'format' says what files of other names have; directories below it are read \
+                 through a glob: '…/**/*.csv'",
             )
         } else {
             ("no file matches", "'*' stands for a part of a name, '**' for directories")

@@ -154,7 +154,7 @@ fn directories_are_written_and_read_in_parts() {
     // The name of a file does not say what it has.
     let bare = [("path", &*path)];
     let error = refused(source(&FileConnector::default(), &table(&sample(0).schema(), &bare)));
-    assert!(error.to_string().contains("format"), "{error}");
+    assert!(hint(&error).contains("'format' says"), "{error}");
 }
 
 #[test]
