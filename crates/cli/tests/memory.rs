@@ -27,7 +27,9 @@ impl Place {
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).env_remove("MILLSTREAM_LOG").env_remove("MILLSTREAM_POOL");
-        command.env("XDG_RUNTIME_DIR", &self.0).current_dir(&self.0);
+        // Tokens that servers have left for the user are not found.
+        command.env("XDG_RUNTIME_DIR", &self.0).env("HOME", &self.0).env_remove("XDG_STATE_HOME");
+        command.current_dir(&self.0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

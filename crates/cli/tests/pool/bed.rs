@@ -23,7 +23,9 @@ pub const SUMS: &str = "200000,19999900000,9999900000";
 /// A command whose tokens lie in its directory.
 pub fn command(dir: &Dir, args: &[&str]) -> Command {
     let mut command = dir.command(args);
-    command.env_remove("MILLSTREAM_POOL").env("XDG_RUNTIME_DIR", &dir.0);
+    // Tokens that servers have left for the user are not found.
+    command.env_remove("MILLSTREAM_POOL").env_remove("XDG_STATE_HOME");
+    command.env("XDG_RUNTIME_DIR", &dir.0).env("HOME", &dir.0);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
