@@ -257,7 +257,8 @@ fn bad_messages_are_bad_rows_at_their_offsets() {
 
 #[test]
 fn metadata_is_that_of_each_message() {
-    let topic = topic("metadata", 2, &[]);
+    // Messages of years ago would be deleted.
+    let topic = topic("metadata", 2, &[("retention.ms", "-1")]);
     let producer: BaseProducer = config().create().unwrap();
     let headers = OwnedHeaders::new()
         .insert(Header { key: "trace", value: Some("a\"b") })

@@ -151,7 +151,8 @@ fn metadata_of_messages_is_written_unless_it_is_virtual() {
                        CASE WHEN n > 1 THEN MAP(['trace'], [arrow_cast('t' || n, 'Binary')]) END
                 FROM (VALUES (1), (2), (3)) AS v(n);";
     for exactly_once in [false, true] {
-        let there = topic("noted", 1, &[]);
+        // Messages of years ago would be deleted.
+        let there = topic("noted", 1, &[("retention.ms", "-1")]);
         let (guarantee, state) = if exactly_once {
             let id = format!(
                 ", 'sink.delivery-guarantee' = 'exactly-once',
