@@ -508,7 +508,7 @@ impl Read for PushedBytes {
 }
 
 /// The formats that messages have.
-const FORMATS: [&str; 7] =
+pub const MESSAGE_FORMATS: [&str; 7] =
     ["csv", "json", "raw", "avro", AVRO_CONFLUENT, "protobuf", PROTOBUF_CONFLUENT];
 
 /// Refuses a table of messages that does not say its format, or names another than they have.
@@ -523,7 +523,7 @@ pub fn require_format(options: OptionReader<'_>) -> Result<(), ConnectorError> {
                     docs/connectors.md";
         return Err(refuse("format", message, Some(hint.into())));
     }
-    options.choice("format", &FORMATS).map(|_| ())
+    options.choice("format", &MESSAGE_FORMATS).map(|_| ())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::io::{ErrorKind, Read};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::Waker;
 
 use arrow::datatypes::SchemaRef;
@@ -57,7 +57,7 @@ impl fmt::Debug for Stdin {
     }
 }
 
-const OPTIONS: [OptionSpec; 14] = {
+const OPTIONS: [OptionSpec; 9] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let format = OptionSpec {
         key: "format",
@@ -67,23 +67,7 @@ const OPTIONS: [OptionSpec; 14] = {
               Protobuf behind their lengths, records of fixed length, or lines as they are.",
     };
     let [lengths, record_bytes] = fixed::OPTIONS;
-    let [message, descriptor, proto, defaults, literal] = protobuf::OPTIONS;
-    [
-        format,
-        ON_BAD,
-        header,
-        delimiter,
-        quote,
-        comment,
-        null,
-        lengths,
-        record_bytes,
-        message,
-        descriptor,
-        proto,
-        defaults,
-        literal,
-    ]
+    [format, ON_BAD, header, delimiter, quote, comment, null, lengths, record_bytes]
 };
 
 impl Connector for Stdin {
@@ -92,7 +76,9 @@ impl Connector for Stdin {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+        static ALL: LazyLock<Vec<OptionSpec>> =
+            LazyLock::new(|| [&OPTIONS[..], &protobuf::OPTIONS].concat());
+        &ALL
     }
 
     fn metadata(&self) -> &'static [MetadataSpec] {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, Int64Builder, MapBuilder, StringBuilder, TimestampMillisecondBuilder,
-    UInt32Array,
+    ArrayRef, BinaryBuilder, Int64Builder, StringBuilder, TimestampMillisecondBuilder, UInt32Array,
 };
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -17,11 +16,12 @@ use dataflow::error::ConnectorError;
 use rdkafka::Message;
 use rdkafka::message::Headers;
 
+use crate::headers::{self, HeaderMap};
 use crate::keys::{KeyFields, is_raw_type, value_table};
 
 /// What a column is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Output {
+pub(crate) enum Output {
     /// A column of the values, by its position among those that are read.
     Value(usize),
     /// A column of the key, by its position among those that are read.
@@ -226,7 +226,11 @@ impl Collector {
             headers.append_option(text);
         }
         if let Some(map) = &mut self.header_map {
-            map.append(message);
+            // Of several with one name the last counts.
+            let headers: Option<BTreeMap<&str, Option<&[u8]>>> = message
+                .headers()
+                .map(|headers| headers.iter().map(|header| (header.key, header.value)).collect());
+            map.append(headers);
         }
         fault
     }
@@ -242,48 +246,15 @@ impl Collector {
             Output::Key(false) => taken(&mut self.text_key),
             Output::Key(true) => taken(&mut self.bytes_key),
             Output::Headers(false) => taken(&mut self.headers),
-            Output::Headers(true) => {
-                self.header_map.as_mut().map(|map| Arc::new(map.0.finish()) as _)
-            }
+            Output::Headers(true) => self.header_map.as_mut().map(HeaderMap::finish),
             Output::Value(_) | Output::KeyField(_) | Output::Topic | Output::Partition => None,
         };
         column.unwrap_or_else(|| Arc::new(arrow::array::NullArray::new(0)))
     }
 }
 
-/// Headers as maps. Of several with one name the last counts.
-struct HeaderMap(MapBuilder<StringBuilder, BinaryBuilder>);
-
-impl Default for HeaderMap {
-    fn default() -> Self {
-        Self(MapBuilder::new(None, StringBuilder::new(), BinaryBuilder::new()))
-    }
-}
-
-impl HeaderMap {
-    fn append(&mut self, message: &impl Message) {
-        let headers: Option<BTreeMap<&str, Option<&[u8]>>> = message
-            .headers()
-            .map(|headers| headers.iter().map(|header| (header.key, header.value)).collect());
-        for (key, value) in headers.iter().flatten() {
-            self.0.keys().append_value(key);
-            self.0.values().append_option(*value);
-        }
-        // The builders have as many keys as values.
-        let _ = self.0.append(headers.is_some());
-    }
-}
-
-/// Whether it is a map of texts to texts or bytes.
-pub(crate) fn is_map_of_texts(of: &DataType) -> bool {
-    let DataType::Map(entries, _) = of else { return false };
-    let DataType::Struct(fields) = entries.data_type() else { return false };
-    let types: Vec<&DataType> = fields.iter().map(|field| field.data_type()).collect();
-    matches!(types[..], [DataType::Utf8, DataType::Utf8 | DataType::Binary])
-}
-
 /// The metadata of a key, as the type of `field`.
-fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
+pub(crate) fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
     let of = field.data_type();
     let is_text = matches!(of, DataType::Utf8);
     let (output, fits, name) = match key {
@@ -298,7 +269,7 @@ fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
             (Output::Key(is_bytes), is_text || is_bytes, "STRING or BYTES")
         }
         "headers" => {
-            let is_map = is_map_of_texts(of);
+            let is_map = headers::is_map(of);
             (
                 Output::Headers(is_map),
                 is_text || is_map,

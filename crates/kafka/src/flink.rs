@@ -1,6 +1,6 @@
 //! Options of Flink: names of Flink for options of ours, and options that ask for what holds here.
 
-use connectors::messages::TYPED_OPTIONS;
+use connectors::messages::{MESSAGE_FORMATS, TYPED_OPTIONS};
 use connectors::{OptionReader, refuse};
 use dataflow::connector::{OptionSpec, Options, TableDef};
 use dataflow::error::ConnectorError;
@@ -23,10 +23,7 @@ const TIMES: &str = "json.timestamp-format.standard";
 const CHARSET: &str = "raw.charset";
 const ENDIANNESS: &str = "raw.endianness";
 
-/// Formats whose options may stand behind `value.` or `key.`.
-const FORMATS: [&str; 7] =
-    ["raw", "csv", "json", "avro", "avro-confluent", "protobuf", "protobuf-confluent"];
-
+/// An option of a format stands behind one of these, where it is that of the value or the key.
 const OF_VALUE: &str = "value.";
 const OF_KEY: &str = "key.";
 
@@ -127,7 +124,7 @@ fn behind<'k>(prefix: &str, key: &'k str) -> Result<Option<&'k str>, ConnectorEr
         return Ok(None);
     }
     let format = plain.split_once('.').map(|(format, _)| format);
-    let is_of_format = format.is_some_and(|format| FORMATS.contains(&format));
+    let is_of_format = format.is_some_and(|format| MESSAGE_FORMATS.contains(&format));
     if is_of_format && all().any(|known| known == plain) {
         return Ok(Some(plain));
     }

@@ -1,4 +1,4 @@
-//! Headers of messages that are written: a column of `MAP<STRING, BYTES>`.
+//! Headers of messages as a column of `MAP<STRING, BYTES>`.
 
 use std::sync::Arc;
 
@@ -8,6 +8,44 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 /// A header: its name, and its value if it has one.
 pub(crate) type OutHeader = (String, Option<Vec<u8>>);
+
+/// Whether it is a map of texts to texts or bytes.
+pub(crate) fn is_map(of: &DataType) -> bool {
+    let DataType::Map(entries, _) = of else { return false };
+    let DataType::Struct(fields) = entries.data_type() else { return false };
+    let types: Vec<&DataType> = fields.iter().map(|field| field.data_type()).collect();
+    matches!(types[..], [DataType::Utf8, DataType::Utf8 | DataType::Binary])
+}
+
+/// Builds a column of headers.
+pub(crate) struct HeaderMap(MapBuilder<StringBuilder, BinaryBuilder>);
+
+impl Default for HeaderMap {
+    fn default() -> Self {
+        Self(MapBuilder::new(None, StringBuilder::new(), BinaryBuilder::new()))
+    }
+}
+
+impl HeaderMap {
+    /// Appends the headers of a row; `None` is NULL.
+    pub(crate) fn append<'a>(
+        &mut self,
+        headers: Option<impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>>,
+    ) {
+        let is_valid = headers.is_some();
+        for (name, value) in headers.into_iter().flatten() {
+            self.0.keys().append_value(name);
+            self.0.values().append_option(value);
+        }
+        // The builders have as many keys as values.
+        let _ = self.0.append(is_valid);
+    }
+
+    /// The column of all rows, which are none afterwards.
+    pub(crate) fn finish(&mut self) -> ArrayRef {
+        Arc::new(self.0.finish())
+    }
+}
 
 /// A column of headers, as it is staged and as rows are brought to before they are sent.
 pub(crate) fn field(name: &str) -> Field {
@@ -31,16 +69,11 @@ pub(crate) fn of_row(column: &MapArray, row: usize) -> Vec<OutHeader> {
 
 /// A column of the headers of messages.
 pub(crate) fn array<'a>(messages: impl Iterator<Item = &'a [OutHeader]>) -> ArrayRef {
-    let mut maps = MapBuilder::new(None, StringBuilder::new(), BinaryBuilder::new());
+    let mut maps = HeaderMap::default();
     for headers in messages {
-        for (name, value) in headers {
-            maps.keys().append_value(name);
-            maps.values().append_option(value.as_deref());
-        }
-        // The builders have as many keys as values.
-        let _ = maps.append(true);
+        maps.append(Some(headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()))));
     }
-    Arc::new(maps.finish())
+    maps.finish()
 }
 
 /// Headers as the client takes them.
@@ -68,8 +101,8 @@ mod tests {
         assert_eq!(column.data_type(), field("headers").data_type());
         let back: Vec<_> = (0..rows.len()).map(|row| of_row(column.as_map(), row)).collect();
         assert_eq!(back, rows);
-        let mut nulls = MapBuilder::new(None, StringBuilder::new(), BinaryBuilder::new());
-        nulls.append(false).unwrap();
-        assert_eq!(of_row(&nulls.finish(), 0), vec![]);
+        let mut nulls = HeaderMap::default();
+        nulls.append(None::<[(&str, Option<&[u8]>); 0]>);
+        assert_eq!(of_row(nulls.finish().as_map(), 0), vec![]);
     }
 }

@@ -25,7 +25,7 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 
 use crate::client::Listener;
-use crate::columns::is_map_of_texts;
+use crate::columns::{Output, metadata};
 use crate::errors::{code_of, failed, final_error, is_unknown_topic, unexpected};
 use crate::headers::{self, OutHeader};
 use crate::keys::{KeyFields, value_table};
@@ -77,10 +77,10 @@ impl KafkaEncoder {
         let (mut timestamp, mut metadata_key, mut headers) = (None, None, None);
         for (&column, key) in &table.metadata {
             let field = table.schema.field(column);
-            match (key.as_str(), field.data_type()) {
-                ("timestamp", DataType::Timestamp(..)) => timestamp = Some(column),
-                ("key", DataType::Utf8 | DataType::Binary) => metadata_key = Some(column),
-                ("headers", of) if is_map_of_texts(of) => headers = Some(column),
+            match metadata(field, key)? {
+                Output::Timestamp => timestamp = Some(column),
+                Output::Key(_) => metadata_key = Some(column),
+                Output::Headers(true) => headers = Some(column),
                 _ => return Err(not_written(field, key)),
             }
         }
@@ -188,18 +188,16 @@ impl KafkaEncoder {
     }
 }
 
-/// The error that a column of metadata cannot be written.
+/// The error of a column of metadata that is read alone.
 fn not_written(field: &Field, key: &str) -> ConnectorError {
-    let hint = match key {
-        "timestamp" => "it is a TIMESTAMP(3)",
-        "key" => "it is STRING or BYTES",
-        "headers" => "it is a MAP<STRING, BYTES>",
-        _ => "timestamp, key and headers are",
-    };
     ConnectorError::Column {
         column: field.name().clone(),
         message: format!("metadata '{key}' is not written as it is declared"),
-        hint: Some(format!("{hint}; a column that is only read is METADATA VIRTUAL")),
+        hint: Some(
+            "a sink writes TIMESTAMP(3) METADATA FROM 'timestamp', STRING or BYTES METADATA FROM \
+             'key', and MAP<STRING, BYTES> METADATA FROM 'headers'; others are VIRTUAL"
+                .into(),
+        ),
     }
 }
 

@@ -92,9 +92,18 @@ impl Kind {
     /// By the option 'format'.
     pub(crate) fn given(options: OptionReader<'_>) -> Result<Option<Self>, ConnectorError> {
         let names = KINDS.map(|(name, _)| name);
-        refuse_registered(options, &names)?;
-        let index = options.choice("format", &names)?;
-        Ok(index.map(|index| KINDS[index].1))
+        Self::one_of(options, &names)
+    }
+
+    /// By the option 'format', which is one of these names.
+    pub(crate) fn one_of(
+        options: OptionReader<'_>,
+        names: &[&str],
+    ) -> Result<Option<Self>, ConnectorError> {
+        refuse_registered(options, names)?;
+        let given = options.choice("format", names)?.map(|index| names[index]);
+        let kind = |name| KINDS.iter().find(|(known, _)| *known == name);
+        Ok(given.and_then(kind).map(|(_, kind)| *kind))
     }
 }
 
@@ -103,10 +112,7 @@ impl Kind {
 ///
 /// # Errors
 /// When the option 'format' has one.
-pub(crate) fn refuse_registered(
-    options: OptionReader<'_>,
-    names: &[&str],
-) -> Result<(), ConnectorError> {
+fn refuse_registered(options: OptionReader<'_>, names: &[&str]) -> Result<(), ConnectorError> {
     const REGISTERED: [&str; 2] = ["avro-confluent", "protobuf-confluent"];
     let given = options.text("format").unwrap_or_default();
     let found = REGISTERED.iter().find(|name| name.eq_ignore_ascii_case(given));

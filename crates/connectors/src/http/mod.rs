@@ -19,7 +19,7 @@
 //!
 //! One flow, read by worker 0. What headers say (credentials, mostly) appears in no message.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
@@ -61,7 +61,7 @@ const URL_HINT: &str = "write 'url' = 'https://example.org/rows.json'";
 #[derive(Debug, Clone, Copy)]
 pub struct Http;
 
-const OPTIONS: [OptionSpec; 18] = {
+const OPTIONS: [OptionSpec; 13] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let url = OptionSpec {
         key: "url",
@@ -101,7 +101,6 @@ const OPTIONS: [OptionSpec; 18] = {
         doc: "A header of each request, such as 'header.authorization'; shown nowhere, and sent to \
               no host but that of 'url'.",
     };
-    let [message, descriptor, proto, defaults, literal] = protobuf::OPTIONS;
     [
         url,
         mode,
@@ -116,11 +115,6 @@ const OPTIONS: [OptionSpec; 18] = {
         quote,
         comment,
         null,
-        message,
-        descriptor,
-        proto,
-        defaults,
-        literal,
     ]
 };
 
@@ -216,7 +210,9 @@ impl Connector for Http {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+        static ALL: LazyLock<Vec<OptionSpec>> =
+            LazyLock::new(|| [&OPTIONS[..], &protobuf::OPTIONS].concat());
+        &ALL
     }
 
     fn metadata(&self) -> &'static [MetadataSpec] {

@@ -7,7 +7,7 @@ use dataflow::connector::{OptionSpec, Options};
 use dataflow::error::ConnectorError;
 
 use crate::format::encode::{RowEncoding, check_csv_columns};
-use crate::format::{Format, Kind, refuse_registered};
+use crate::format::{Format, Kind};
 use crate::options::{OptionReader, refuse};
 
 /// Seconds for which a peer that cannot be reached is tried again.
@@ -57,16 +57,7 @@ pub(crate) fn stream_format(options: &Options) -> Result<Format, ConnectorError>
 }
 
 fn format(options: &Options, names: &[&str], header: bool) -> Result<Format, ConnectorError> {
-    refuse_registered(OptionReader(options), names)?;
-    let kind = match OptionReader(options).choice("format", names)? {
-        None | Some(0) => Kind::Csv,
-        Some(1) => Kind::Json,
-        Some(2) => Kind::Raw,
-        Some(3) => Kind::Avro,
-        Some(4) => Kind::Protobuf,
-        Some(5) => Kind::Arrow,
-        Some(_) => Kind::Fixed,
-    };
+    let kind = Kind::one_of(OptionReader(options), names)?.unwrap_or(Kind::Csv);
     let mut options = options.clone();
     options.entry("csv.header".into()).or_insert_with(|| header.to_string());
     Format::new(kind, OptionReader(&options), "")?

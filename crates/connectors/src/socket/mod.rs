@@ -13,7 +13,7 @@
 //! As a sink, worker 0 connects and writes lines as they come. A peer that reads too slowly slows
 //! the query down; what was sent cannot be taken back when the query fails.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::SchemaRef;
 use dataflow::connector::{Connector, MetadataSpec, OptionSpec, Options, TableDef};
@@ -37,7 +37,7 @@ const ADDRESSES_MAX: usize = 1024;
 #[derive(Debug, Clone, Copy)]
 pub struct Socket;
 
-const OPTIONS: [OptionSpec; 17] = {
+const OPTIONS: [OptionSpec; 9] = {
     let [header, delimiter, quote, comment, null] = CSV_OPTIONS;
     let address = OptionSpec {
         key: "address",
@@ -53,27 +53,7 @@ const OPTIONS: [OptionSpec; 17] = {
               or messages of Protobuf behind their lengths.",
     };
     let header = OptionSpec { default: "false", ..header };
-    let [schema, schema_file] = avro::OPTIONS;
-    let [message, descriptor, proto, defaults, literal] = protobuf::OPTIONS;
-    [
-        address,
-        format,
-        RETRY_TIMEOUT,
-        ON_BAD,
-        header,
-        delimiter,
-        quote,
-        comment,
-        null,
-        schema,
-        schema_file,
-        avro::CODEC,
-        message,
-        descriptor,
-        proto,
-        defaults,
-        literal,
-    ]
+    [address, format, RETRY_TIMEOUT, ON_BAD, header, delimiter, quote, comment, null]
 };
 
 /// The options of a table, read.
@@ -114,7 +94,10 @@ impl Connector for Socket {
     }
 
     fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+        static ALL: LazyLock<Vec<OptionSpec>> = LazyLock::new(|| {
+            [&OPTIONS[..], &avro::OPTIONS, &[avro::CODEC], &protobuf::OPTIONS].concat()
+        });
+        &ALL
     }
 
     fn metadata(&self) -> &'static [MetadataSpec] {

@@ -4,6 +4,7 @@ use arrow::datatypes::Schema;
 use dataflow::connector::OptionSpec;
 use dataflow::error::ConnectorError;
 use prost_reflect::MessageDescriptor;
+use prost_reflect::prost::encode_length_delimiter;
 
 use super::{ProtoEncoder, ProtoRows, columns_of, compiled, described, message_named};
 use crate::format::rows::TargetColumns;
@@ -179,13 +180,8 @@ fn place_of(message: &MessageDescriptor) -> Vec<u8> {
     }
     let mut bytes = vec![];
     for number in [places.len()].into_iter().chain(places) {
-        // Zigzag: the numbers are not negative.
-        let mut left = number << 1;
-        while left >= 0x80 {
-            bytes.push((left & 0x7f) as u8 | 0x80);
-            left >>= 7;
-        }
-        bytes.push(left as u8);
+        // Zigzag: the numbers are not negative. A `Vec` has room for all.
+        let _ = encode_length_delimiter(number << 1, &mut bytes);
     }
     bytes
 }

@@ -9,6 +9,7 @@
 //! ends the reading: nothing tells where the next message begins.
 
 use dataflow::error::ConnectorError;
+use prost_reflect::prost::{decode_length_delimiter, encode_length_delimiter};
 
 use super::{ProtoFormat, ProtoRows};
 use crate::format::input::{BATCH_BYTES_MAX, ByteInput, Filled};
@@ -34,24 +35,21 @@ struct Frame<'a> {
 /// # Errors
 /// Why its length cannot be.
 fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, String> {
-    let mut length = 0_u64;
-    for (at, byte) in bytes.iter().enumerate() {
-        // The tenth byte has one bit.
-        if at == LENGTH_BYTES_MAX || (at == LENGTH_BYTES_MAX - 1 && *byte > 1) {
+    let mut behind = bytes;
+    let length = match decode_length_delimiter(&mut behind) {
+        Ok(length) => length,
+        // The rest of it has not come yet.
+        Err(_) if bytes.len() < LENGTH_BYTES_MAX => return Ok(None),
+        Err(_) => {
             return Err(format!("the length of a message has more than {LENGTH_BYTES_MAX} bytes"));
         }
-        length |= u64::from(byte & 0x7f) << (7 * at);
-        if byte & 0x80 != 0 {
-            continue;
-        }
-        let fits = usize::try_from(length).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
-        let Some(length) = fits else {
-            return Err(format!("a message of {length} bytes; {MESSAGE_BYTES_MAX} at most"));
-        };
-        let message = bytes[at + 1..].get(..length);
-        return Ok(message.map(|message| Frame { message, bytes: at + 1 + length }));
+    };
+    if length > MESSAGE_BYTES_MAX {
+        return Err(format!("a message of {length} bytes; {MESSAGE_BYTES_MAX} at most"));
     }
-    Ok(None)
+    let message = behind.get(..length);
+    let bytes = bytes.len() - behind.len() + length;
+    Ok(message.map(|message| Frame { message, bytes }))
 }
 
 /// Appends a message behind its length.
@@ -59,15 +57,11 @@ fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, String> {
 /// # Errors
 /// When it has more bytes than are read.
 pub(super) fn write_frame(message: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
-    let mut length = message.len();
+    let length = message.len();
     if length > MESSAGE_BYTES_MAX {
         return Err(format!("a row is a message of {length} bytes; {MESSAGE_BYTES_MAX} at most"));
     }
-    while length >= 0x80 {
-        out.push(length as u8 | 0x80);
-        length >>= 7;
-    }
-    out.push(length as u8);
+    encode_length_delimiter(length, out).map_err(|error| error.to_string())?;
     out.extend_from_slice(message);
     Ok(())
 }
