@@ -70,8 +70,8 @@ all_counted() {
   [ "$sum" = "$rows" ] || die "$1 counts $sum rows of $rows"
 }
 
-# A line of a run: told RUN GUARANTEE SECONDS PROCESSOR; both are kept for the median.
-told() {
+# A line of a run: report_run RUN GUARANTEE SECONDS PROCESSOR; both are kept for the median.
+report_run() {
   echo "$1-elapsed-$2 $3" >>"$figures"
   echo "$1-processor-$2 $4" >>"$figures"
   awk -v rows="$rows" -v of="$1 $2" -v e="$3" -v p="$4" 'BEGIN {
@@ -88,7 +88,7 @@ ours() {
     --state "$dir/state-$name" >"$dir/$name.out" 2>&1 || echo failed >>"$dir/$name.out"; } 2>&1)
   ! grep -q '^failed$' "$dir/$name.out" || die "$name: $(cat "$dir/$name.out")"
   all_counted "$name"
-  told ours "$1" "$elapsed" "$(awk -v u="$user" -v s="$system" 'BEGIN {print u + s}')"
+  report_run ours "$1" "$elapsed" "$(awk -v u="$user" -v s="$system" 'BEGIN {print u + s}')"
 }
 
 # Two jobs of Flink in one process, one behind the other: the second finds a warm machine of Java. flink GUARANTEE RUN.
@@ -114,10 +114,10 @@ SQL
   read -r -a first <<<"${times[0]}"
   read -r -a second <<<"${times[1]}"
   # Seconds, net runtime, processor time, version. What the process takes for its first job: all but the second one.
-  told flink-from-its-start "$1" \
+  report_run flink-from-its-start "$1" \
     "$(awk -v e="$elapsed" -v s="${second[0]}" 'BEGIN {print e - s}')" \
     "$(awk -v u="$user" -v s="$system" -v p="${second[2]}" 'BEGIN {print u + s - p}')"
-  told flink-warm "$1" "${second[1]}" "${second[2]}"
+  report_run flink-warm "$1" "${second[1]}" "${second[2]}"
   flink_version=${first[3]}
 }
 
@@ -206,7 +206,7 @@ SQL
   await_job "line of progress of $name" runs_now
   sent_to=$(taskset -c "$others" java -Xmx512m -XX:+UseSerialGC bench/kafka/Events.java "$broker" live 4 "$rate" \
     $((seconds + 11)))
-  # What is late is told by its own times; what reads the topics would take the processor from it.
+  # Queries of the topics now would take the processor from the job: latencies are computed from times in messages.
   sleep 3
   kill -0 "$job" 2>/dev/null || die "$name has ended: $(cat "$dir/$name.out")"
   figures_of_latency "$name" "${sent_to#* }"
@@ -263,8 +263,8 @@ SQL
     print of "-behind", behind >>figures }' <<<"$line"
 }
 
-# asked WHAT TARGET MEASURED UNIT at-least|at-most: a line of the table.
-asked() {
+# report_target WHAT TARGET MEASURED UNIT at-least|at-most: a line of the table.
+report_target() {
   awk -v what="$1" -v target="$2" -v measured="$3" -v unit="$4" -v how="$5" 'BEGIN {
     met = how == "at-least" ? measured >= target : measured <= target
     printf "%-62s %s %-18s %8.2f  %s\n", what, how == "at-least" ? ">=" : "<=", target " " unit, measured,
@@ -272,10 +272,10 @@ asked() {
 }
 rate_of() { awk -v rows="$rows" -v e="$(median "$1")" 'BEGIN {print rows / e / 1e6}'; }
 ratio() { awk -v a="$(median "$1")" -v b="$(median "$2")" 'BEGIN {print a / b}'; }
-# told_latency NAME WHAT TARGET
-told_latency() {
+# report_latency NAME WHAT TARGET
+report_latency() {
   local behind
-  asked "p99 at $rate/s, $2" "$3" "$(median "latency-$1-p99")" ms at-most
+  report_target "p99 at $rate/s, $2" "$3" "$(median "latency-$1-p99")" ms at-most
   behind=$(median "latency-$1-behind")
   [ "$behind" -le 100 ] || echo "  not at that rate: the events were behind their schedule by $behind ms at most"
 }
@@ -291,21 +291,22 @@ fi
 say "asked, measured: medians of $runs runs${flink_version:+, Flink $flink_version}"
 if measured throughput || measured flink; then
   for guarantee in at-least-once exactly-once; do
-    asked "throughput, $guarantee, checkpoints of 1 s" 1 "$(rate_of "ours-elapsed-$guarantee")" "M records/s" at-least
+    report_target "throughput, $guarantee, checkpoints of 1 s" 1 "$(rate_of "ours-elapsed-$guarantee")" \
+      "M records/s" at-least
   done
 fi
 if measured latency; then
-  told_latency at-least-once "at-least-once, no checkpoints" 50
-  told_latency at-least-once-checkpoints "at-least-once, checkpoints of 1 s" 50
-  told_latency exactly-once "exactly-once, checkpoints of 1 s" 1200
+  report_latency at-least-once "at-least-once, no checkpoints" 50
+  report_latency at-least-once-checkpoints "at-least-once, checkpoints of 1 s" 50
+  report_latency exactly-once "exactly-once, checkpoints of 1 s" 1200
 fi
 if [ -n "$no_flink" ]; then
   echo "NOT RUN: Flink: $no_flink"
 else
   for guarantee in at-least-once exactly-once; do
-    asked "records for a second of processor, warm Flink's, $guarantee" 5 \
+    report_target "records for a second of processor, warm Flink's, $guarantee" 5 \
       "$(ratio "flink-warm-processor-$guarantee" "ours-processor-$guarantee")" "times" at-least
-    asked "the same with the start of both processes, $guarantee" 5 \
+    report_target "the same with the start of both processes, $guarantee" 5 \
       "$(ratio "flink-from-its-start-processor-$guarantee" "ours-processor-$guarantee")" "times" at-least
   done
 fi

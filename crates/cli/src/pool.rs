@@ -52,7 +52,7 @@ fn failure(error: &PoolError) -> Failure {
         PoolError::Unreachable { .. } => {
             Some("`millstream memory --bytes 8GiB` starts one; --pool names its address".to_owned())
         }
-        PoolError::Unfit { .. } => Some(ACCESS.to_owned()),
+        PoolError::Unusable { .. } => Some(ACCESS.to_owned()),
         PoolError::NoTable { nearest: Some(near), .. } => Some(format!("did you mean '{near}'?")),
         PoolError::Damaged { .. } => {
             Some("`millstream pool drop TABLE` removes it; load it again then".to_owned())

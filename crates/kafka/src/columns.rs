@@ -21,7 +21,7 @@ use crate::keys::{KeyFields, is_raw_type, value_table};
 
 /// What a column is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum MessageColumn {
     /// A column of the values, by its position among those that are read.
     Value(usize),
     /// A column of the key, by its position among those that are read.
@@ -39,7 +39,7 @@ pub(crate) enum Output {
 /// The columns that are read.
 #[derive(Debug, Clone)]
 pub(crate) struct TopicColumns {
-    outputs: Vec<Output>,
+    outputs: Vec<MessageColumn>,
     pub(crate) schema: SchemaRef,
     topic: String,
 }
@@ -74,10 +74,10 @@ impl TopicColumns {
                 Some(key) => metadata(field, key)?,
                 None if !fields.is_left_out(column) => {
                     values.push((0..column).filter(is_value).count());
-                    Output::Value(values.len() - 1)
+                    MessageColumn::Value(values.len() - 1)
                 }
                 None if fields.is_raw && is_raw_type(field.data_type()) => {
-                    Output::Key(matches!(field.data_type(), DataType::Binary))
+                    MessageColumn::Key(matches!(field.data_type(), DataType::Binary))
                 }
                 None if fields.is_raw => {
                     return Err(ConnectorError::Column {
@@ -88,7 +88,7 @@ impl TopicColumns {
                 }
                 None => {
                     keys.push(column);
-                    Output::KeyField(keys.len() - 1)
+                    MessageColumn::KeyField(keys.len() - 1)
                 }
             });
         }
@@ -112,13 +112,14 @@ impl TopicColumns {
         let must_have = of_schema.filter(|(_, field)| !field.is_nullable());
         Collector {
             must_have: must_have.map(|(output, _)| *output).collect(),
-            offset: has(Output::Offset).then(Int64Builder::new),
-            timestamp: has(Output::Timestamp).then(TimestampMillisecondBuilder::new),
-            text_key: has(Output::Key(false)).then(StringBuilder::new),
-            bytes_key: has(Output::Key(true)).then(BinaryBuilder::new),
-            headers: has(Output::Headers(false)).then(StringBuilder::new),
-            header_map: has(Output::Headers(true)).then(HeaderMap::default),
-            keys: (self.outputs.iter().any(|of| matches!(of, Output::KeyField(_)))).then(Vec::new),
+            offset: has(MessageColumn::Offset).then(Int64Builder::new),
+            timestamp: has(MessageColumn::Timestamp).then(TimestampMillisecondBuilder::new),
+            text_key: has(MessageColumn::Key(false)).then(StringBuilder::new),
+            bytes_key: has(MessageColumn::Key(true)).then(BinaryBuilder::new),
+            headers: has(MessageColumn::Headers(false)).then(StringBuilder::new),
+            header_map: has(MessageColumn::Headers(true)).then(HeaderMap::default),
+            keys: (self.outputs.iter().any(|of| matches!(of, MessageColumn::KeyField(_))))
+                .then(Vec::new),
         }
     }
 
@@ -138,16 +139,16 @@ impl TopicColumns {
         let fields = self.schema.fields().iter();
         let columns = self.outputs.iter().zip(fields).map(|(output, field)| {
             let column: ArrayRef = match output {
-                Output::Value(column) => return Ok(Arc::clone(rows.column(*column))),
-                Output::KeyField(column) => match &keys {
+                MessageColumn::Value(column) => return Ok(Arc::clone(rows.column(*column))),
+                MessageColumn::KeyField(column) => match &keys {
                     Some(keys) => return Ok(Arc::clone(keys.column(*column))),
                     None => return Err(ArrowError::SchemaError("the keys are not read".into())),
                 },
-                Output::Topic => {
+                MessageColumn::Topic => {
                     let topic = std::iter::repeat_n(&self.topic, count);
                     Arc::new(arrow::array::StringArray::from_iter_values(topic))
                 }
-                Output::Partition => {
+                MessageColumn::Partition => {
                     Arc::new(arrow::array::Int64Array::from_value(i64::from(partition), count))
                 }
                 from => {
@@ -170,7 +171,7 @@ impl TopicColumns {
 /// What columns need of the messages of a batch.
 pub(crate) struct Collector {
     /// The columns that are `NOT NULL`.
-    must_have: Vec<Output>,
+    must_have: Vec<MessageColumn>,
     offset: Option<Int64Builder>,
     timestamp: Option<TimestampMillisecondBuilder>,
     text_key: Option<StringBuilder>,
@@ -185,13 +186,13 @@ impl Collector {
     /// Takes the next message. Gives why it is no row, if it is none.
     pub(crate) fn push(&mut self, message: &impl Message) -> Option<&'static str> {
         let mut fault = self.must_have.iter().find_map(|output| match output {
-            Output::Key(_) | Output::KeyField(_) if message.key().is_none() => {
+            MessageColumn::Key(_) | MessageColumn::KeyField(_) if message.key().is_none() => {
                 Some("it has no key, and a column of it is NOT NULL")
             }
-            Output::Headers(_) if message.headers().is_none() => {
+            MessageColumn::Headers(_) if message.headers().is_none() => {
                 Some("it has no headers, and their column is NOT NULL")
             }
-            Output::Timestamp if message.timestamp().to_millis().is_none() => {
+            MessageColumn::Timestamp if message.timestamp().to_millis().is_none() => {
                 Some("it has no timestamp, and its column is NOT NULL")
             }
             _ => None,
@@ -236,42 +237,49 @@ impl Collector {
     }
 
     /// The column of an output, which is begun anew.
-    fn column(&mut self, output: Output) -> ArrayRef {
+    fn column(&mut self, output: MessageColumn) -> ArrayRef {
         fn taken<B: arrow::array::ArrayBuilder>(builder: &mut Option<B>) -> Option<ArrayRef> {
             Some(builder.as_mut()?.finish_cloned())
         }
         let column = match output {
-            Output::Offset => taken(&mut self.offset),
-            Output::Timestamp => taken(&mut self.timestamp),
-            Output::Key(false) => taken(&mut self.text_key),
-            Output::Key(true) => taken(&mut self.bytes_key),
-            Output::Headers(false) => taken(&mut self.headers),
-            Output::Headers(true) => self.header_map.as_mut().map(HeaderMap::finish),
-            Output::Value(_) | Output::KeyField(_) | Output::Topic | Output::Partition => None,
+            MessageColumn::Offset => taken(&mut self.offset),
+            MessageColumn::Timestamp => taken(&mut self.timestamp),
+            MessageColumn::Key(false) => taken(&mut self.text_key),
+            MessageColumn::Key(true) => taken(&mut self.bytes_key),
+            MessageColumn::Headers(false) => taken(&mut self.headers),
+            MessageColumn::Headers(true) => self.header_map.as_mut().map(HeaderMap::finish),
+            MessageColumn::Value(_)
+            | MessageColumn::KeyField(_)
+            | MessageColumn::Topic
+            | MessageColumn::Partition => None,
         };
         column.unwrap_or_else(|| Arc::new(arrow::array::NullArray::new(0)))
     }
 }
 
 /// The metadata of a key, as the type of `field`.
-pub(crate) fn metadata(field: &Field, key: &str) -> Result<Output, ConnectorError> {
+pub(crate) fn metadata(field: &Field, key: &str) -> Result<MessageColumn, ConnectorError> {
     let of = field.data_type();
     let is_text = matches!(of, DataType::Utf8);
     let (output, fits, name) = match key {
-        "topic" => (Output::Topic, is_text, "STRING"),
-        "partition" => {
-            (Output::Partition, matches!(of, DataType::Int32 | DataType::Int64), "INT or BIGINT")
+        "topic" => (MessageColumn::Topic, is_text, "STRING"),
+        "partition" => (
+            MessageColumn::Partition,
+            matches!(of, DataType::Int32 | DataType::Int64),
+            "INT or BIGINT",
+        ),
+        "offset" => (MessageColumn::Offset, matches!(of, DataType::Int64), "BIGINT"),
+        "timestamp" => {
+            (MessageColumn::Timestamp, matches!(of, DataType::Timestamp(..)), "TIMESTAMP(3)")
         }
-        "offset" => (Output::Offset, matches!(of, DataType::Int64), "BIGINT"),
-        "timestamp" => (Output::Timestamp, matches!(of, DataType::Timestamp(..)), "TIMESTAMP(3)"),
         "key" => {
             let is_bytes = matches!(of, DataType::Binary);
-            (Output::Key(is_bytes), is_text || is_bytes, "STRING or BYTES")
+            (MessageColumn::Key(is_bytes), is_text || is_bytes, "STRING or BYTES")
         }
         "headers" => {
             let is_map = headers::is_map(of);
             (
-                Output::Headers(is_map),
+                MessageColumn::Headers(is_map),
                 is_text || is_map,
                 "MAP<STRING, BYTES>, or STRING, a JSON object",
             )

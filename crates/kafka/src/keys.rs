@@ -13,7 +13,7 @@ use dataflow::error::ConnectorError;
 use crate::errors::failed;
 use crate::flink;
 
-/// The option with what the names of the columns of a key begin with.
+/// The option with the prefix of the columns of a key.
 pub(crate) const PREFIX: &str = "key.fields-prefix";
 
 /// 'key.fields', with what belongs to it.
@@ -27,7 +27,7 @@ pub(crate) struct KeyFields {
     format: &'static str,
     /// Whether the value of a message does not have them.
     is_except: bool,
-    /// What their names begin with in the table, and not in the key.
+    /// The prefix of their names in the table, which the key does not have.
     prefix: String,
 }
 

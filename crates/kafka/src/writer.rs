@@ -25,7 +25,7 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
 
 use crate::client::Listener;
-use crate::columns::{Output, metadata};
+use crate::columns::{MessageColumn, metadata};
 use crate::errors::{code_of, failed, final_error, is_unknown_topic, unexpected};
 use crate::headers::{self, OutHeader};
 use crate::keys::{KeyFields, value_table};
@@ -78,9 +78,9 @@ impl KafkaEncoder {
         for (&column, key) in &table.metadata {
             let field = table.schema.field(column);
             match metadata(field, key)? {
-                Output::Timestamp => timestamp = Some(column),
-                Output::Key(_) => metadata_key = Some(column),
-                Output::Headers(true) => headers = Some(column),
+                MessageColumn::Timestamp => timestamp = Some(column),
+                MessageColumn::Key(_) => metadata_key = Some(column),
+                MessageColumn::Headers(true) => headers = Some(column),
                 _ => return Err(not_written(field, key)),
             }
         }

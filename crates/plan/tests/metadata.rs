@@ -38,7 +38,7 @@ impl Connector for Messages {
     }
 }
 
-/// What the sink of an INSERT is told: its columns, each with its key of metadata. Or the error.
+/// The columns that the sink of an INSERT gets, each with its key of metadata; or the error.
 fn written(columns: &str, insert: &str) -> Result<Vec<String>, String> {
     let messages = Arc::new(Messages::default());
     let mut planner = Planner::new(vec![messages.clone()], Workers { nodes: 1, per_node: 1 });

@@ -17,10 +17,10 @@ pub enum PoolError {
     /// A memory server is at the address, and this client does not get at its tables. What the
     /// client shows, or asks for, is at fault.
     #[error("the memory server at {address} cannot be used: {reason}")]
-    Unfit {
+    Unusable {
         /// The address as the user wrote it.
         address: String,
-        /// What does not suit.
+        /// Why it cannot be used.
         reason: String,
     },
     /// The pool has no such table.

@@ -377,7 +377,7 @@ pub(crate) struct PyBatches {
     reading: Mutex<BatchReading>,
 }
 
-/// Who has the query: the thread that waits for a batch, or nobody.
+/// The query of batches, and whether a thread waits for its next one.
 struct BatchReading {
     /// `None` behind the end, and while a thread waits.
     run: Option<QueryRun>,

@@ -64,7 +64,7 @@ pub(super) struct Shell<'a> {
 
 /// A statement, or a set of them, in a text.
 struct ScriptPart<'a> {
-    /// What errors call the text.
+    /// The name of the text in errors.
     name: &'a str,
     text: &'a str,
     part: Range<usize>,

@@ -17,8 +17,8 @@ use super::array::ArrayLines;
 use super::request::Request;
 use crate::format::{Format, Refuser};
 use crate::remote::{
-    Backoff, ByteQueueSender, ByteStream, Delivery, Io, NextStream, QueueSender, StreamSource,
-    Task, byte_queue, died, queue,
+    Backoff, ByteQueueSender, ByteStream, Framing, Io, NextStream, QueueSender, StreamSource, Task,
+    byte_queue, died, queue,
 };
 
 /// Bytes of an answer that are looked at to find out its columns.
@@ -162,7 +162,7 @@ impl Answer {
             Err(error) => {
                 let error = self.request.broken(error);
                 if self.once {
-                    // What ends here is no end for a decoder that looks for one.
+                    // Or the decoder would take this for the end of a whole answer.
                     if !self.format.is_of_lines() {
                         sender.fail(error.clone()).await;
                     }
@@ -184,13 +184,13 @@ impl Answer {
 /// The body of an answer on its way to the decoder.
 struct Body {
     array: Option<ArrayLines>,
-    pieces: Delivery,
+    pieces: Framing,
 }
 
 impl Body {
     fn new(format: &Format) -> Self {
         let is_json = matches!(format, Format::Json);
-        Self { array: is_json.then(ArrayLines::default), pieces: Delivery::of(format) }
+        Self { array: is_json.then(ArrayLines::default), pieces: Framing::of(format) }
     }
 
     /// Passes on whole lines, and what is left at the end; bytes that are no lines as they come.

@@ -44,7 +44,7 @@ pub(super) fn refused(error: PoolError) -> ConnectorError {
         PoolError::Unreachable { .. } => {
             io("pool", "start it, millstream memory --bytes 8GiB, or check --pool")
         }
-        PoolError::Unfit { .. } => io("pool", ACCESS),
+        PoolError::Unusable { .. } => io("pool", ACCESS),
         PoolError::Damaged { .. } => {
             io("pool", "drop it, millstream pool drop TABLE, and load it again")
         }

@@ -12,8 +12,8 @@ use crate::format::{ByteInput, Decoded, Format, RecordDecoder, Refuser};
 pub(crate) struct ByteStream {
     pub(crate) place: String,
     pub(crate) bytes: ByteQueueReader,
-    /// Whether a record that is cut off at the end is a bad one. Where nobody gives it again, it is
-    /// an error of those formats that know their end.
+    /// Whether a record that is cut off at the end is a bad one. Else it is an error, where the
+    /// format has an end of its own.
     pub(crate) may_break: bool,
 }
 

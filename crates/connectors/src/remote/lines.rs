@@ -38,16 +38,16 @@ impl WholeLines {
     }
 }
 
-/// The bytes of a connection on their way to the decoder.
+/// The framing of a connection: how its bytes are cut before they reach the decoder.
 #[derive(Debug)]
-pub(crate) enum Delivery {
-    /// A line is passed on when it is whole.
+pub(crate) enum Framing {
+    /// Into whole lines.
     Lines(WholeLines),
-    /// The decoder tells itself what is cut off.
+    /// Not at all: the decoder finds records that are cut off.
     Bytes,
 }
 
-impl Delivery {
+impl Framing {
     /// Of a connection that has records of this format.
     pub(crate) fn of(format: &Format) -> Self {
         if format.is_of_lines() { Self::Lines(WholeLines::default()) } else { Self::Bytes }

@@ -31,7 +31,7 @@ pub(crate) use byte_queue::{ByteQueueReader, ByteQueueSender, PIECE_BYTES, byte_
 pub(crate) use errors::{chain, lost};
 pub(crate) use flow::{ByteStream, NextStream, StreamReader, StreamSource, TaskStreams, decode};
 pub(crate) use io::{Io, Task, died};
-pub(crate) use lines::{Delivery, lines_in};
+pub(crate) use lines::{Framing, lines_in};
 pub(crate) use options::{
     RETRY_TIMEOUT, connection_format, line_format, retry_timeout_ns, row_encoding, stream_format,
 };

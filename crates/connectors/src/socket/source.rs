@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::format::{Format, Refuser};
 use crate::remote::{
-    Backoff, ByteQueueSender, ByteStream, Delivery, Io, PIECE_BYTES, QueueSender, TaskStreams,
+    Backoff, ByteQueueSender, ByteStream, Framing, Io, PIECE_BYTES, QueueSender, TaskStreams,
     byte_queue, queue,
 };
 
@@ -61,7 +61,7 @@ async fn read(
         if !arrivals.send(Ok(Some(stream))).await {
             return Ok(());
         }
-        let mut pieces = Delivery::of(format);
+        let mut pieces = Framing::of(format);
         let end = receive(&socket, &sender, &mut pieces, &mut backoff).await;
         let rest = pieces.take_rest();
         match (end, rest) {
@@ -104,7 +104,7 @@ async fn open(address: &str, backoff: &mut Backoff) -> Result<TcpStream, Connect
 async fn receive(
     socket: &TcpStream,
     sender: &ByteQueueSender,
-    pieces: &mut Delivery,
+    pieces: &mut Framing,
     backoff: &mut Backoff,
 ) -> End {
     let mut buffer = vec![0; PIECE_BYTES];

@@ -127,7 +127,7 @@ fn a_connection_that_ends_before_its_rows_has_none() {
     assert!(error.contains("cut off: 20 bytes of its header"), "{error}");
 }
 
-/// An answer of so many bytes, of which the last are missing.
+/// An answer of which the last `missing` bytes are not sent.
 fn answer(body: &[u8], missing: usize) -> Vec<u8> {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
     [head.as_bytes(), &body[..body.len() - missing]].concat()

@@ -132,7 +132,7 @@ fn what_is_written_is_what_another_reader_takes_and_is_read_again() {
     let take = |message: Option<&[u8]>| {
         let length = prost_reflect::prost::decode_length_delimiter(&mut left).unwrap();
         assert_eq!(message.unwrap(), &left[..length]);
-        // What Google's own type reads of it: a field that it does not know.
+        // Google's type without fields reads all of them as unknown.
         <() as Message>::decode(&left[..length]).unwrap();
         left.advance(length);
     };

@@ -45,7 +45,7 @@ pub(super) fn encode_error(out: &mut FieldWriter, error: &PoolError) {
             out.text(reason);
         }
         PoolError::Unreachable { .. }
-        | PoolError::Unfit { .. }
+        | PoolError::Unusable { .. }
         | PoolError::WrongServers { .. }
         | PoolError::Malformed { .. } => {
             out.u8(5);

@@ -9,7 +9,7 @@
 //! decides which server has it: its versions, its leases, and the first of its blocks. The other
 //! blocks are spread over all servers of the pool.
 
-mod contact;
+mod connections;
 mod load;
 mod manifests;
 mod placement;
@@ -37,7 +37,7 @@ use pool::wire::{
 
 use super::random;
 use crate::FabricKind;
-use contact::Contact;
+use connections::ConnectionState;
 use load::LoadHandle;
 use manifests::ManifestCache;
 use placement::StripPlacement;
@@ -83,7 +83,7 @@ pub struct Client {
     job: u128,
     /// Texts that were planned and jobs that were run: alike on all nodes of a job.
     statements: AtomicU32,
-    contact: Mutex<Contact>,
+    connections: Mutex<ConnectionState>,
     /// The versions of tables with which the job was saved that goes on.
     saved: Mutex<HashMap<String, u64>>,
 }
@@ -116,7 +116,7 @@ impl Client {
             options,
             job,
             statements: AtomicU32::new(0),
-            contact: Mutex::default(),
+            connections: Mutex::default(),
             saved: Mutex::default(),
         })
     }

@@ -40,8 +40,8 @@ pub(super) struct Remote {
     control: Mutex<Attachment>,
     /// Why it is gone.
     lost: Mutex<Option<PoolError>>,
-    /// Whether it is gone because somebody has waited for its answer in vain.
-    is_unanswered: AtomicBool,
+    /// Whether it is gone because it has not answered in time.
+    has_timed_out: AtomicBool,
 }
 
 /// The data connection with a server.
@@ -55,7 +55,7 @@ pub(super) struct End {
 /// # Errors
 /// When it does not answer, refuses, or cannot be read by the fabric that was asked for.
 pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, End), PoolError> {
-    let unfit = |reason: String| PoolError::Unfit { address: address.to_owned(), reason };
+    let unfit = |reason: String| PoolError::Unusable { address: address.to_owned(), reason };
     let (control, welcome) = greet(address, options)?;
     let host = machine();
     let kind = choose(options.fabric, &welcome, &host).map_err(unfit)?;
@@ -72,7 +72,7 @@ pub(super) fn connect(address: &str, options: &PoolOptions) -> Result<(Remote, E
         kind,
         control,
         lost,
-        is_unanswered: AtomicBool::new(false),
+        has_timed_out: AtomicBool::new(false),
     };
     let end = remote.join().map_err(|error| match error {
         PoolError::Refused { reason } => {
@@ -99,7 +99,7 @@ fn greet(address: &str, options: &PoolOptions) -> Result<(Attachment, Welcome), 
             attached = connect(at);
         }
     }
-    let unfit = |reason: String| PoolError::Unfit { address: address.to_owned(), reason };
+    let unfit = |reason: String| PoolError::Unusable { address: address.to_owned(), reason };
     let (mut control, token) = attached.map_err(|error| match error {
         ClusterError::Attach { detail, .. } => unreachable(detail),
         ClusterError::NoToken { .. } => {
@@ -194,7 +194,7 @@ impl Remote {
             Ok(ServerResponse::Failed(error)) => Err(error),
             Ok(response) => Ok(response),
             Err(reason) => {
-                self.is_unanswered.store(begun.elapsed() >= ANSWER, Ordering::Relaxed);
+                self.has_timed_out.store(begun.elapsed() >= ANSWER, Ordering::Relaxed);
                 Err(self.lose(broken.unwrap_or(reason)))
             }
         }
@@ -250,9 +250,9 @@ impl Remote {
         locked(&self.lost).clone()
     }
 
-    /// The error of a server that is gone, and that somebody has waited for in vain.
-    pub(super) fn unanswered(&self) -> Option<PoolError> {
-        self.lost().filter(|_| self.is_unanswered.load(Ordering::Relaxed))
+    /// The error of a server that is gone because it has not answered in time.
+    pub(super) fn timed_out(&self) -> Option<PoolError> {
+        self.lost().filter(|_| self.has_timed_out.load(Ordering::Relaxed))
     }
 
     /// The server is gone; the first reason counts.

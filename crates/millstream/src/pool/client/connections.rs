@@ -9,19 +9,19 @@ use pool::PoolError;
 use super::remote::ANSWER;
 use super::{Client, Connected, locked};
 
-/// What became of connecting with the servers.
+/// The state of the connections with the servers.
 #[derive(Debug, Default)]
-pub(super) enum Contact {
-    /// Nothing was asked yet.
+pub(super) enum ConnectionState {
+    /// There are none.
     #[default]
-    None,
-    Made {
+    NotConnected,
+    Connected {
         connected: Arc<Connected>,
         /// The statement that has asked last.
         statement: u32,
     },
-    /// A server was waited for in vain, by this statement.
-    Unanswered { error: PoolError, statement: u32 },
+    /// A server has not answered in time, when this statement asked.
+    TimedOut { error: PoolError, statement: u32 },
 }
 
 impl Client {
@@ -29,33 +29,33 @@ impl Client {
     /// does not answer, however many tables it names; who asks without a statement waits each time.
     pub(super) fn connected(&self) -> Result<Arc<Connected>, PoolError> {
         let now = self.statements.load(Ordering::Relaxed);
-        let mut contact = locked(&self.contact);
-        let unanswered = match &mut *contact {
-            Contact::None => None,
-            Contact::Made { connected, statement } => {
+        let mut state = locked(&self.connections);
+        let timed_out = match &mut *state {
+            ConnectionState::NotConnected => None,
+            ConnectionState::Connected { connected, statement } => {
                 if connected.remotes.iter().all(|remote| remote.is_there()) {
                     *statement = now;
                     return Ok(Arc::clone(connected));
                 }
-                let unanswered = connected.remotes.iter().find_map(|remote| remote.unanswered());
-                unanswered.filter(|_| *statement == now)
+                let timed_out = connected.remotes.iter().find_map(|remote| remote.timed_out());
+                timed_out.filter(|_| *statement == now)
             }
-            Contact::Unanswered { error, statement } => {
+            ConnectionState::TimedOut { error, statement } => {
                 Some(error.clone()).filter(|_| *statement == now)
             }
         };
-        if let Some(error) = unanswered.filter(|_| now > 0) {
+        if let Some(error) = timed_out.filter(|_| now > 0) {
             return Err(error);
         }
-        *contact = Contact::None;
+        *state = ConnectionState::NotConnected;
         let begun = Instant::now();
         let new = Connected::new(&self.options).inspect_err(|error| {
             if begun.elapsed() >= ANSWER {
-                *contact = Contact::Unanswered { error: error.clone(), statement: now };
+                *state = ConnectionState::TimedOut { error: error.clone(), statement: now };
             }
         })?;
         let connected = Arc::new(new);
-        *contact = Contact::Made { connected: Arc::clone(&connected), statement: now };
+        *state = ConnectionState::Connected { connected: Arc::clone(&connected), statement: now };
         Ok(connected)
     }
 }
