@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Optional
@@ -183,6 +184,73 @@ def test_wrong_numbers_are_refused(session, change, message) -> None:  # type: i
         session.register("t", stream)
     assert stream.releases == 1
     assert session.sql("SELECT 1").fetchall() == [(1,)]
+
+
+def ints(*values: int) -> pa.Buffer:
+    return pa.py_buffer(struct.pack(f"{len(values)}i", *values))
+
+
+def columns_with_wrong_places() -> dict[str, tuple[pa.Array, str]]:
+    """Columns of three rows that pyarrow makes without a look at where their values lie."""
+    numbers = pa.array(range(6))
+    falling = [None, ints(0, 100, 2, 3)]
+    text = [*falling, pa.py_buffer(b"abcdef")]
+    entries = pa.StructArray.from_arrays(
+        [pa.array(list("abcdef")), numbers],
+        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.int64())],
+    )
+    numbers_of = pa.list_(pa.int64())
+    lists = pa.Array.from_buffers(numbers_of, 3, falling, children=[numbers])
+    view = struct.pack("i4sii", 20, b"abcd", 0, 10) * 3
+    smaller = "smaller than the one before"
+    return {
+        "text": (pa.Array.from_buffers(pa.string(), 3, text), smaller),
+        "bytes": (pa.Array.from_buffers(pa.binary(), 3, text), smaller),
+        "list": (lists, smaller),
+        "map": (
+            pa.Array.from_buffers(
+                pa.map_(pa.string(), pa.int64()), 3, falling, children=[entries]
+            ),
+            smaller,
+        ),
+        "list in a struct": (pa.StructArray.from_arrays([lists], names=["x"]), smaller),
+        "list in a list": (
+            pa.Array.from_buffers(
+                pa.list_(numbers_of), 3, [None, ints(0, 1, 2, 3)], children=[lists]
+            ),
+            smaller,
+        ),
+        "view": (
+            pa.Array.from_buffers(
+                pa.string_view(), 3, [None, pa.py_buffer(view), pa.py_buffer(b"abcdefgh" * 3)]
+            ),
+            "behind the end of its buffer",
+        ),
+        "dictionary": (
+            pa.DictionaryArray.from_arrays(
+                pa.array([0, 5, 1], pa.int32()), pa.array(["a", "b"]), safe=False
+            ),
+            "out of bounds: 5",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", columns_with_wrong_places())
+def test_values_lie_within_their_buffers(session: ms.Session, name: str) -> None:
+    column, message = columns_with_wrong_places()[name]
+    with pytest.raises(ms.RunError, match=f"column 'x': .*{message}"):
+        session.register("t", pa.table({"x": column}))
+    assert session.sql("SELECT 1").fetchall() == [(1,)]
+
+
+def test_what_a_null_says_of_its_place_is_not_looked_at(session: ms.Session) -> None:
+    keys = pa.Array.from_buffers(pa.int32(), 3, [pa.py_buffer(b"\x05"), ints(0, 100, 1)])
+    of_dictionary = pa.DictionaryArray.from_arrays(keys, pa.array(["a", "b"]), safe=False)
+    views = struct.pack("i12si4sii", 1, b"a", 20, b"abcd", 7, 10) + struct.pack("i12s", 1, b"b")
+    buffers = [pa.py_buffer(b"\x05"), pa.py_buffer(views)]
+    of_views = pa.Array.from_buffers(pa.string_view(), 3, buffers)
+    session.register("t", pa.table({"x": of_dictionary, "y": of_views}))
+    assert session.sql("SELECT x, y FROM t").fetchall() == [("a", "a"), (None, None), ("b", "b")]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,16 @@
 //!
 //! The other library is trusted as far as the interface has to trust it: pointers are valid, and
 //! buffers are as long as the type, the length and the offset say. Arrow computes places in memory
-//! from the numbers of the structures and trusts them, so they are checked here before it does.
+//! from the numbers of the structures and trusts them, so they are checked here before it does:
+//! also offsets and keys within buffers, since libraries read files without a look at them. That
+//! texts are UTF-8 is trusted.
 
-use arrow::array::{ArrayData, layout};
+use std::ops::Range;
+
+use arrow::array::{
+    Array, ArrayData, AsArray, ByteView, MAX_INLINE_VIEW_LEN, OffsetSizeTrait, layout, make_array,
+};
+use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
@@ -136,14 +143,15 @@ fn child_types(data_type: &DataType) -> Vec<&DataType> {
     }
 }
 
-/// Checks the buffers of an array of another library: first and last offsets, the lengths of
-/// children, and the numbers of values that are NULL.
+/// Checks the buffers of an array of another library: their lengths, the numbers of values that are
+/// NULL, and what says where values lie: offsets, views, keys of dictionaries and ends of runs.
 ///
 /// # Errors
 /// The array cannot be used.
 pub(crate) fn check_data(data: &ArrayData) -> Result<(), String> {
     converted(|| data.validate())?;
-    check_null_counts(data)
+    check_null_counts(data)?;
+    check_places(&make_array(data.clone()))
 }
 
 fn check_null_counts(data: &ArrayData) -> Result<(), String> {
@@ -153,4 +161,68 @@ fn check_null_counts(data: &ArrayData) -> Result<(), String> {
         return Err("an array has another number of NULLs than it says".into());
     }
     data.child_data().iter().try_for_each(check_null_counts)
+}
+
+/// Checks the places of values, of an array whose first and last offsets are within its values. Of
+/// what slices share only what this one has.
+fn check_places(array: &dyn Array) -> Result<(), String> {
+    use DataType::{
+        Binary, BinaryView, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List,
+        Map, RunEndEncoded, Struct, Union, Utf8, Utf8View,
+    };
+    let part =
+        |of: &dyn Array, range: Range<usize>| check_places(&of.slice(range.start, range.len()));
+    match array.data_type() {
+        Utf8 => rising(array.as_string::<i32>().value_offsets()).map(|_| ()),
+        LargeUtf8 => rising(array.as_string::<i64>().value_offsets()).map(|_| ()),
+        Binary => rising(array.as_binary::<i32>().value_offsets()).map(|_| ()),
+        LargeBinary => rising(array.as_binary::<i64>().value_offsets()).map(|_| ()),
+        List(_) => part(array.as_list::<i32>().values(), rising(array.as_list::<i32>().offsets())?),
+        LargeList(_) => {
+            part(array.as_list::<i64>().values(), rising(array.as_list::<i64>().offsets())?)
+        }
+        Map(..) => part(array.as_map().entries(), rising(array.as_map().offsets())?),
+        FixedSizeList(..) => check_places(array.as_fixed_size_list().values()),
+        Utf8View => check_views(
+            array,
+            array.as_string_view().views(),
+            array.as_string_view().data_buffers(),
+        ),
+        BinaryView => check_views(
+            array,
+            array.as_binary_view().views(),
+            array.as_binary_view().data_buffers(),
+        ),
+        Struct(fields) => {
+            fields.iter().zip(array.as_struct().columns()).try_for_each(|(field, column)| {
+                check_places(column).map_err(|error| format!("column '{}': {error}", field.name()))
+            })
+        }
+        Dictionary(..) | RunEndEncoded(..) | Union(..) => {
+            let data = array.to_data();
+            converted(|| data.validate_values())?;
+            data.child_data().iter().try_for_each(|child| check_places(&make_array(child.clone())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no offset is smaller than the one before it. Gives the first and the last.
+fn rising<T: OffsetSizeTrait>(offsets: &[T]) -> Result<Range<usize>, String> {
+    if !offsets.is_sorted() {
+        return Err("an offset of an array is smaller than the one before it".into());
+    }
+    Ok(offsets[0].as_usize()..offsets[offsets.len() - 1].as_usize())
+}
+
+/// Checks that the values of views lie in their buffers. A view that is NULL may say anything.
+fn check_views(array: &dyn Array, views: &[u128], values: &[Buffer]) -> Result<(), String> {
+    let is_within = |view: &u128| {
+        let ByteView { length, buffer_index, offset, .. } = ByteView::from(*view);
+        let end = u64::from(offset) + u64::from(length);
+        length <= MAX_INLINE_VIEW_LEN
+            || values.get(buffer_index as usize).is_some_and(|values| end <= values.len() as u64)
+    };
+    let all = (0..).zip(views).all(|(row, view)| is_within(view) || array.is_null(row));
+    all.then_some(()).ok_or_else(|| "a value of an array lies behind the end of its buffer".into())
 }
