@@ -143,7 +143,7 @@ impl NodeConnections {
     /// all ended in the same way.
     pub(crate) fn end(&mut self, control: &Control, of: OpenConnections, links: NodeLinks) {
         let OpenConnections { shape, pairs, .. } = of;
-        if shape.wires.ring_pages == RingPages::Huge && tracing::enabled!(tracing::Level::INFO) {
+        if shape.wires.ring_pages != RingPages::Small && tracing::enabled!(tracing::Level::INFO) {
             report_pages(&links);
         }
         if !control.cancelled() && !control.failed() {

@@ -13,7 +13,6 @@ use std::thread;
 use channel::{Link, LinkError, LinkMemory, RingConfig, SharedRegion, Transfer, Tuning};
 use cluster::Control;
 use dataflow::job::Settings;
-use dataflow::wires::RingPages;
 use fabric::{Endpoint, FabricError, LinkId, Offer, Slab};
 
 use crate::error::Error;
@@ -127,13 +126,14 @@ fn memory(
         if rank == layout.rank {
             return Ok(vec![]);
         }
-        let (ring, links) = (pairs.ring(rank, settings), layout.per_node * layout.per_node);
-        LinkMemory::of_peer(pairs.with(rank), &ring, links as usize)
+        let (ring, links) = (pairs.ring(rank, settings), (layout.per_node as usize).pow(2));
+        let bytes = (links * ring.memory_bytes().ring) as u64;
+        if !settings.wires.ring_pages.are_beside(bytes) {
+            return Ok(vec![]);
+        }
+        LinkMemory::of_peer(pairs.with(rank), &ring, links)
     };
-    match settings.wires.ring_pages {
-        RingPages::Auto => Ok(vec![]),
-        RingPages::Huge => (0..layout.nodes).map(of_node).collect(),
-    }
+    (0..layout.nodes).map(of_node).collect()
 }
 
 /// Tells in how large pages the memory of links lies.
@@ -242,7 +242,7 @@ fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
-    use dataflow::wires::{Connection, ProgressMode, Wires};
+    use dataflow::wires::{Connection, ProgressMode, RingPages, Wires};
 
     use super::*;
     use crate::FabricKind;
@@ -278,6 +278,7 @@ mod tests {
         let own = Wires { connection: Connection::Worker, ..Wires::default() };
         let moved = Wires { progress: ProgressMode::Thread, ..Wires::default() };
         let huge = Wires { ring_pages: RingPages::Huge, ..Wires::default() };
+        let small = Wires { ring_pages: RingPages::Small, ..Wires::default() };
         for (kind, wires) in [
             (FabricKind::Auto, Wires::default()),
             (FabricKind::Shm, Wires::default()),
@@ -287,6 +288,8 @@ mod tests {
             (FabricKind::Tcp, moved),
             (FabricKind::Shm, huge),
             (FabricKind::Tcp, huge),
+            (FabricKind::Shm, small),
+            (FabricKind::Tcp, small),
         ] {
             let controls = cluster::in_process(2).unwrap();
             thread::scope(|scope| {
@@ -305,12 +308,9 @@ mod tests {
                         }
                         let first = |link: &Link| link.slabs().map(Slab::len);
                         let all = links.iter().flatten().flatten().map(first);
-                        let rings: usize = if wires.ring_pages == RingPages::Huge {
-                            // Two workers with two, in one slab.
-                            4 * settings.ring.memory_bytes().ring
-                        } else {
-                            settings.ring.memory_bytes().ring
-                        };
+                        // Two workers with two: their rings fill a huge page.
+                        let beside = if wires.ring_pages == RingPages::Small { 1 } else { 4 };
+                        let rings: usize = beside * settings.ring.memory_bytes().ring;
                         assert!(all.into_iter().all(|slabs| slabs == [rings; 2]), "{wires:?}");
                         control.all_gather("end", Vec::new()).unwrap();
                         control.close();

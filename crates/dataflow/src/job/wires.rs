@@ -1,5 +1,7 @@
 //! How the workers of two processes are connected: chosen for a job.
 
+use channel::HUGE_PAGE_BYTES;
+
 /// Choices about the connections between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wires {
@@ -19,12 +21,25 @@ pub struct Wires {
 /// The pages of the system in which rings lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RingPages {
-    /// Each ring has memory of its own, in the pages that the system gives for its size.
+    /// Huge pages, where the rings of workers of the same two processes fill one.
     #[default]
     Auto,
-    /// The rings of workers of the same two processes lie beside each other, so that huge pages can
-    /// be asked for.
+    /// Huge pages, also where little of one is used.
     Huge,
+    /// Each ring has memory of its own, in the pages that the system gives for its size.
+    Small,
+}
+
+impl RingPages {
+    /// Whether rings of so many bytes, those of workers of the same two processes, lie beside each
+    /// other, so that huge pages can be asked for.
+    pub fn are_beside(self, bytes: u64) -> bool {
+        match self {
+            Self::Auto => bytes >= HUGE_PAGE_BYTES,
+            Self::Huge => true,
+            Self::Small => false,
+        }
+    }
 }
 
 /// What carries checksums between two processes: what arrives otherwise than it was sent ends the

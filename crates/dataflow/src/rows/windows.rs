@@ -32,12 +32,27 @@ pub(crate) fn by_window(
         };
         return Ok(ends.chunk_by(i64::eq).map(part).collect());
     }
-    let mut by_end: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
-    for (row, &end) in ends.iter().enumerate() {
-        by_end.entry(end).or_default().push(row as u32);
-    }
+    let all: Vec<u32> = (0..ends.len() as u32).collect();
     let part = |(end, rows): (i64, Vec<u32>)| {
         Ok((end, take_record_batch(batch, &UInt32Array::from(rows))?))
     };
-    by_end.into_iter().map(part).collect()
+    by_end(&ends, &all).into_iter().map(part).collect()
+}
+
+/// The numbers of some rows of a batch by the end of their window.
+pub(crate) fn numbers_by_window(
+    batch: &RecordBatch,
+    end: usize,
+    numbers: &[u32],
+) -> Result<BTreeMap<i64, Vec<u32>>, DataflowError> {
+    Ok(by_end(&ends_of(batch, end)?, numbers))
+}
+
+fn by_end(ends: &[i64], numbers: &[u32]) -> BTreeMap<i64, Vec<u32>> {
+    let mut by_end: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
+    let end = |&row: &u32| ends[row as usize];
+    for run in numbers.chunk_by(|one, next| end(one) == end(next)) {
+        by_end.entry(end(&run[0])).or_default().extend_from_slice(run);
+    }
+    by_end
 }

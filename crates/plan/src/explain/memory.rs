@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use channel::broadcast::InFlightPayloads;
 use channel::{HUGE_PAGE_BYTES, Transfer};
-use dataflow::wires::RingPages;
 
 use super::Explain;
 use crate::Workers;
@@ -135,16 +134,15 @@ fn rings_need(settings: &InForce, workers: Workers, links: u64) -> Need {
         human(link.staging as u64)
     );
     let per_node = u64::from(workers.per_node.max(1));
-    let (sum, bytes) = match settings.job.wires.ring_pages {
-        RingPages::Auto => (own, links * link.total() as u64),
-        RingPages::Huge => {
-            let of_node = |bytes: usize| {
-                (per_node * per_node * bytes as u64).next_multiple_of(HUGE_PAGE_BYTES)
-            };
-            let nodes = u64::from(workers.nodes.max(1)) - 1;
-            let all = nodes * (of_node(link.ring) + of_node(link.staging));
-            (format!("{own}, in huge pages"), all.div_ceil(per_node))
-        }
+    let of_node = |bytes: usize| per_node * per_node * bytes as u64;
+    let are_beside = links > 0 && settings.job.wires.ring_pages.are_beside(of_node(link.ring));
+    let (sum, bytes) = if are_beside {
+        let whole = |bytes| of_node(bytes).next_multiple_of(HUGE_PAGE_BYTES);
+        let nodes = u64::from(workers.nodes.max(1)) - 1;
+        let all = nodes * (whole(link.ring) + whole(link.staging));
+        (format!("{own}, in huge pages"), all.div_ceil(per_node))
+    } else {
+        (own, links * link.total() as u64)
     };
     Need { name: "rings", sum, bytes, once: false, asks: false }
 }
@@ -222,6 +220,8 @@ pub(crate) fn receive_needs(settings: &InForce, windows: u64) -> Option<Need> {
 
 #[cfg(test)]
 mod tests {
+    use dataflow::wires::RingPages;
+
     use super::*;
     use crate::explain::{RecoveryAsked, RingMode};
 
@@ -235,13 +235,17 @@ mod tests {
             ["rings", "inboxes", "queues", "state", "batch stage"]
         );
         assert_eq!((needs[0].bytes, needs[1].bytes, needs[2].bytes), (2 << 20, 2 << 20, 1 << 19));
-        let mut huge = InForce::default();
-        huge.job.wires.ring_pages = RingPages::Huge;
-        let rings = |nodes, per_node| {
-            super::needs(&huge, Workers { nodes, per_node }, &[], 0, false).swap_remove(0).bytes
+        let rings = |pages, nodes, per_node| {
+            let mut settings = InForce::default();
+            settings.job.wires.ring_pages = pages;
+            super::needs(&settings, Workers { nodes, per_node }, &[], 0, false).swap_remove(0).bytes
         };
-        assert_eq!((rings(1, 4), rings(2, 1), rings(2, 2)), (0, 4 << 20, 2 << 20));
-        assert_eq!(rings(3, 3), 8 << 20, "9 rings of 512 KiB in 3 pages");
+        let all = |pages| [rings(pages, 1, 4), rings(pages, 2, 1), rings(pages, 2, 2)];
+        assert_eq!(all(RingPages::Huge), [0, 4 << 20, 2 << 20]);
+        assert_eq!(all(RingPages::Auto), [0, 1 << 20, 2 << 20], "one ring fills no page");
+        assert_eq!(all(RingPages::Small), [0, 1 << 20, 2 << 20]);
+        assert_eq!(rings(RingPages::Auto, 3, 3), 8 << 20, "9 rings of 512 KiB in 3 pages");
+        assert_eq!(rings(RingPages::Small, 3, 3), 6 << 20);
         assert_eq!(broadcast_needs(&InForce::default(), workers, 0, 9), []);
         assert_eq!(receive_needs(&InForce::default(), 0), None);
         let received = receive_needs(&InForce::default(), 6).map(|need| need.bytes);

@@ -290,13 +290,14 @@ const SETTINGS: &[SettingSpec] = &[
     },
     SettingSpec {
         name: "millstream.ring_pages",
-        values: "auto, huge",
+        values: "auto, huge, small",
         default: "auto",
         scope: Scope::Job,
-        doc: "Pages of the system in which rings lie. With `huge` the rings between the workers of \
-              two nodes lie beside each other, in 2 MiB or a multiple, and huge pages are asked \
-              for; where the system has none to give they lie in others. The log says at `info` \
-              what it gave.",
+        doc: "Pages of the system in which rings lie. With `auto` the rings between the workers of \
+              two nodes lie beside each other where together they fill 2 MiB, and huge pages are \
+              asked for; with `huge` also where they do not. Where the system has none to give \
+              they lie in others; the log says at `info` what it gave. With `small` each ring has \
+              memory of its own.",
     },
     SettingSpec {
         name: "millstream.shuffle_bytes",

@@ -15,6 +15,7 @@ use crate::error::DataflowError;
 use crate::exchange::{Inputs, Port};
 use crate::job::{Distribution, Exchange, RowPartitioner, TreeChoice};
 use crate::rows::wire::{RowCopies, take_copied};
+use crate::runtime::place::WorkerContext;
 
 /// Rows of each worker go to all along a chain.
 pub(super) const BROADCAST: Case = Case {
@@ -57,6 +58,25 @@ impl RowPartitioner for ToOthers {
     }
 }
 
+/// Leads one number of so many to the others, in turn, and keeps the rest.
+struct SomeToOthers(i64);
+
+impl RowPartitioner for SomeToOthers {
+    fn partition(
+        &self,
+        batch: &RecordBatch,
+        of: u32,
+        to: &mut Vec<u32>,
+    ) -> Result<(), DataflowError> {
+        let numbers = batch.column(0).as_primitive::<Int64Type>().values();
+        ToOthers.partition(batch, of, to)?;
+        for (to, number) in to.iter_mut().zip(numbers).filter(|(_, number)| *number % self.0 > 0) {
+            *to = (number / BASE) as u32;
+        }
+        Ok(())
+    }
+}
+
 /// What three processes copy that exchange rows so, and the bytes of these rows.
 fn copied(case: &Case, senders: usize) -> (RowCopies, usize) {
     let shape = Shape { processes: 3, ..SHAPE };
@@ -85,21 +105,36 @@ fn a_gather_writes_rows_into_slots_and_copies_them_nowhere_else() {
     assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
 }
 
+/// What three processes copy that merge rows of these leaders late, and the bytes of all rows.
+fn merged(inputs: fn(&WorkerContext) -> Inputs) -> (RowCopies, usize) {
+    let case = Case { name: "merge of rows for others", inputs, merges: true, ..PLAIN };
+    let shape = Shape { processes: 3, ..LARGE };
+    take_copied();
+    drop(ran(&case, shape));
+    (take_copied(), 3 * shape.batches * shape.rows * ROW_BYTES)
+}
+
+fn late(place: &WorkerContext, partitioner: impl RowPartitioner + 'static) -> Inputs {
+    let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(partitioner));
+    let port = Port { partitioner, ..port_of(Distribution::Hash) };
+    Inputs::of_rows(TAG, vec![port], Exchange::Merge, place, SHUFFLE)
+}
+
 #[test]
-fn a_merge_copies_rows_once_to_where_it_keeps_them_and_once_into_slots() {
-    let case = Case {
-        name: "merge of rows for others",
-        inputs: |place| {
-            let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(ToOthers));
-            let port = Port { partitioner, ..port_of(Distribution::Hash) };
-            Inputs::of_rows(TAG, vec![port], Exchange::Merge, place, SHUFFLE)
-        },
-        merges: true,
-        ..PLAIN
-    };
-    let (copied, bytes) = copied(&case, 3);
-    assert_eq!(copied.elsewhere, bytes);
+fn a_merge_writes_rows_into_slots_and_copies_them_nowhere_else() {
+    let (copied, bytes) = merged(|place| late(place, ToOthers));
+    assert_eq!(copied.elsewhere, 0);
     assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
+    let (copied, bytes) = merged(|place| late(place, SomeToOthers(4)));
+    assert_eq!(copied.elsewhere, bytes / 4 * 3, "the rows that stay");
+    assert!(copied.into_slots >= bytes / 4, "{copied:?} of {bytes}");
+}
+
+#[test]
+fn a_merge_copies_rows_of_others_where_they_would_hold_many_that_stay() {
+    let (copied, bytes) = merged(|place| late(place, SomeToOthers(16)));
+    assert_eq!(copied.elsewhere, bytes);
+    assert!(copied.into_slots >= bytes / 16, "{copied:?} of {bytes}");
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(super) struct PickedRows {
     pub(super) rows: Range<usize>,
     /// Bytes of their payload.
     pub(super) bytes: usize,
+    /// Bytes that they take while they are kept.
+    pub(super) kept_bytes: usize,
 }
 
 impl Default for Chunk {
@@ -86,7 +88,8 @@ impl Chunk {
     pub(super) fn kept_bytes(&self) -> usize {
         match &self.body {
             ChunkBody::Groups(groups) => groups.kept_bytes(),
-            _ => self.size(),
+            ChunkBody::Picked(picked) => picked.kept_bytes,
+            ChunkBody::Load(load) => load.size(),
         }
     }
 }

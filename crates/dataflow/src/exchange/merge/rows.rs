@@ -4,10 +4,13 @@
 //! ```text
 //!   helper                                            leader
 //!   push ─ by leader ─┬─ own rows ─▶ operator
-//!                     └─ by input and window ─ kept
-//!   end of the epoch ─ put together ─ chunks ───────▶ staged until the epoch is complete
+//!                     └─ by input and window ─ kept in the batches in which they came
+//!   end of the epoch ─ chunks, written into slots ──▶ staged until the epoch is complete
 //!                                                     ─▶ operator, chunk by chunk, as they lie
 //! ```
+//!
+//! A batch stays whole until the last of its rows is acknowledged. If others lead few of its rows,
+//! these are copied instead.
 //!
 //! An epoch ends with the window, as for groups, and also when the rows that are kept take
 //! [`MergedRows::length`] bytes: rows do not combine, and a longer epoch would only take memory.
@@ -21,7 +24,7 @@ use state::epoch::{Ended, HeldRows, RowsOfLeader};
 use super::super::{Arrival, Member, Outgoing, Partition, Port};
 use super::content::{Chunk, ChunkBody, Cut, PickedRows, ReceivedChunk};
 use crate::error::DataflowError;
-use crate::rows::windows::by_window;
+use crate::rows::windows::numbers_by_window;
 use crate::rows::wire::{Cutter, Decoder, Picks, bytes_of, take_rows};
 use crate::runtime::frame::Colour;
 use crate::runtime::local_exchange::Load;
@@ -30,15 +33,15 @@ use crate::runtime::place::WorkerContext;
 /// The part of an operator's memory that rows of others may take before an epoch ends is one of so
 /// many, divided by the workers: a leader may have to stage an epoch of each of them.
 const KEPT_PART: usize = 16;
-/// Bytes of a batch beside its rows, for each column and once.
-const ARRAY_BYTES: usize = 128;
+/// A batch stays whole if others lead one of so many rows, or more.
+const SPARSE: usize = 8;
 /// Rows of so many slots are cut into chunks together.
 const GATHERED_SLOTS: usize = 4;
 
 /// Rows that others lead, until the epoch ends.
 pub(super) struct MergedRows {
     ports: Vec<MergedPort>,
-    held: RefCell<HeldRows<RecordBatch>>,
+    held: RefCell<HeldRows<KeptRows>>,
     scratch: RefCell<Scratch>,
     /// Bytes after which an epoch ends, if memory is not short.
     epoch_bytes: u64,
@@ -55,8 +58,72 @@ struct MergedPort {
 
 struct Scratch {
     owners: Vec<u32>,
-    /// The rows of a batch by owner.
+    /// The numbers of the rows of a batch by owner.
     rows: Vec<Vec<u32>>,
+}
+
+/// The numbers of rows by the end of their window.
+type NumbersByWindow = Vec<(Option<i64>, Vec<u32>)>;
+
+/// Rows of a batch for one leader, in one window.
+struct KeptRows {
+    batch: RecordBatch,
+    numbers: Vec<u32>,
+    /// Bytes of these rows.
+    bytes: usize,
+    /// Bytes that they take while they are kept: their part of the whole batch.
+    kept_bytes: usize,
+}
+
+impl KeptRows {
+    /// Of a batch of `batch_bytes` bytes, of which others lead so many rows.
+    fn new(
+        batch: &RecordBatch,
+        numbers: Vec<u32>,
+        batch_bytes: usize,
+        rows_of_others: usize,
+    ) -> Result<Self, DataflowError> {
+        let part = |of: usize| (batch_bytes as u64 * numbers.len() as u64 / of as u64) as usize;
+        // Beside the rows each batch has a list of its columns.
+        let beside = size_of::<Self>() + size_of_val(batch.columns());
+        let bytes = part(batch.num_rows());
+        if rows_of_others * SPARSE < batch.num_rows() {
+            let batch = take_rows(batch, &numbers)?;
+            let numbers = (0..batch.num_rows() as u32).collect();
+            return Ok(Self { batch, numbers, bytes, kept_bytes: bytes + beside });
+        }
+        let kept_bytes = part(rows_of_others) + size_of_val(&numbers[..]) + beside;
+        Ok(Self { batch: batch.clone(), numbers, bytes, kept_bytes })
+    }
+}
+
+/// Rows of an input that are cut into chunks together.
+#[derive(Default)]
+struct Together {
+    picks: Picks,
+    /// Bytes of the rows.
+    bytes: usize,
+    kept_bytes: usize,
+}
+
+impl Together {
+    fn add(&mut self, rows: KeptRows) {
+        self.bytes += rows.bytes;
+        self.kept_bytes += rows.kept_bytes;
+        self.picks.add(rows.batch, &rows.numbers);
+    }
+}
+
+impl Scratch {
+    /// Finds the rows of each worker.
+    fn split(&mut self, port: &MergedPort, batch: &RecordBatch) -> Result<(), DataflowError> {
+        port.partition.owners(batch, None, &mut self.owners)?;
+        self.rows.iter_mut().for_each(Vec::clear);
+        for (row, &owner) in self.owners.iter().enumerate() {
+            self.rows[owner as usize].push(row as u32);
+        }
+        Ok(())
+    }
 }
 
 impl MergedPort {
@@ -70,10 +137,15 @@ impl MergedPort {
         Self { partition, window: of.window, cutter, decoder }
     }
 
-    /// Rows by their window, if they have one.
-    fn windows(&self, rows: RecordBatch) -> Result<Vec<(Option<i64>, RecordBatch)>, DataflowError> {
-        let Some(end) = self.window else { return Ok(vec![(None, rows)]) };
-        Ok(by_window(&rows, end)?.into_iter().map(|(end, rows)| (Some(end), rows)).collect())
+    /// The numbers of rows by their window, if they have one.
+    fn windows(
+        &self,
+        batch: &RecordBatch,
+        numbers: &[u32],
+    ) -> Result<NumbersByWindow, DataflowError> {
+        let Some(end) = self.window else { return Ok(vec![(None, numbers.to_vec())]) };
+        let by_window = numbers_by_window(batch, end, numbers)?.into_iter();
+        Ok(by_window.map(|(end, numbers)| (Some(end), numbers)).collect())
     }
 }
 
@@ -96,35 +168,26 @@ impl MergedRows {
         member: &impl Member,
         rows: Outgoing<'_>,
     ) -> Result<(), DataflowError> {
-        let (port, number) = (&self.ports[rows.port], rows.port as u32);
-        for (owner, part) in self.split(port, &rows.batch)? {
+        let (port, number, batch) = (&self.ports[rows.port], rows.port as u32, &rows.batch);
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.split(port, batch)?;
+        let own = &scratch.rows[member.worker() as usize];
+        let of_others = batch.num_rows() - own.len();
+        let batch_bytes = bytes_of(batch);
+        let each = (0..).zip(&scratch.rows).filter(|(_, numbers)| !numbers.is_empty());
+        for (owner, numbers) in each {
             if owner == member.worker() {
-                member.keep(Arrival::local(member, &rows), part)?;
+                member.keep(Arrival::local(member, &rows), take_rows(batch, numbers)?)?;
                 continue;
             }
             let mut held = self.held.borrow_mut();
-            for (window, part) in port.windows(part)? {
-                let bytes = bytes_of(&part) + ARRAY_BYTES * (1 + part.num_columns());
-                held.push(owner, number, window, part, bytes);
+            for (window, numbers) in port.windows(batch, numbers)? {
+                let kept = KeptRows::new(batch, numbers, batch_bytes, of_others)?;
+                let bytes = kept.kept_bytes;
+                held.push(owner, number, window, kept, bytes);
             }
         }
         member.account()
-    }
-
-    /// The rows of each worker.
-    fn split(
-        &self,
-        port: &MergedPort,
-        batch: &RecordBatch,
-    ) -> Result<Vec<(u32, RecordBatch)>, DataflowError> {
-        let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
-        port.partition.owners(batch, None, owners)?;
-        rows.iter_mut().for_each(Vec::clear);
-        for (row, &owner) in owners.iter().enumerate() {
-            rows[owner as usize].push(row as u32);
-        }
-        let each = (0..).zip(&*rows).filter(|(_, rows)| !rows.is_empty());
-        each.map(|(owner, rows)| Ok((owner, take_rows(batch, rows)?))).collect()
     }
 
     pub(super) fn is_long(&self, member: &impl Member, _: u64, _: u64) -> bool {
@@ -141,7 +204,7 @@ impl MergedRows {
         let held = self.held.borrow_mut().take();
         let mut cut = Cut { chunks: vec![], given: 0, stayed: 0 };
         for (leader, rows) in (0..).zip(held) {
-            let of_leader = rows.values().flatten().map(|rows| rows.num_rows() as u64);
+            let of_leader = rows.values().flatten().map(|rows| rows.numbers.len() as u64);
             cut.given += of_leader.sum::<u64>();
             cut.chunks.push(self.chunks(member, leader, rows)?);
         }
@@ -154,23 +217,21 @@ impl MergedRows {
         &self,
         member: &impl Member,
         leader: u32,
-        rows: RowsOfLeader<RecordBatch>,
+        rows: RowsOfLeader<KeptRows>,
     ) -> Result<Vec<Chunk>, DataflowError> {
         let mut chunks = vec![];
-        let mut gathered: Vec<Vec<RecordBatch>> = vec![vec![]; self.ports.len()];
-        for ((port, _), batches) in rows {
-            gathered[port as usize].extend(batches);
+        let mut gathered: Vec<Vec<KeptRows>> = self.ports.iter().map(|_| vec![]).collect();
+        for ((port, _), kept) in rows {
+            gathered[port as usize].extend(kept);
         }
-        for (port, batches) in (0..).zip(gathered).filter(|(_, batches)| !batches.is_empty()) {
+        for (port, kept) in (0..).zip(gathered).filter(|(_, kept)| !kept.is_empty()) {
             let room = member.net().payload_max(leader);
-            let (mut together, mut bytes) = (Picks::default(), 0);
-            for batch in batches {
-                bytes += bytes_of(&batch);
-                together.add_all(batch);
-                if bytes >= GATHERED_SLOTS * room {
+            let mut together = Together::default();
+            for rows in kept {
+                together.add(rows);
+                if together.bytes >= GATHERED_SLOTS * room {
                     let together = std::mem::take(&mut together);
                     self.cut_up(member, (leader, port), together, &mut chunks)?;
-                    bytes = 0;
                 }
             }
             self.cut_up(member, (leader, port), together, &mut chunks)?;
@@ -178,27 +239,29 @@ impl MergedRows {
         Ok(chunks)
     }
 
-    /// Cuts batches of an input into chunks for a leader: where they lie, or put together for one
+    /// Cuts rows of an input into chunks for a leader: where they lie, or put together for one
     /// of this process, to whom they are handed over.
     fn cut_up(
         &self,
         member: &impl Member,
         (leader, port): (u32, u32),
-        together: Picks,
+        Together { picks, kept_bytes, .. }: Together,
         chunks: &mut Vec<Chunk>,
     ) -> Result<(), DataflowError> {
         if member.net().is_beside(leader) {
-            let whole = together.batch()?;
+            let whole = picks.batch()?;
             chunks.extend(whole.map(|whole| Chunk::of(port, Load::of_rows(&whole))));
             return Ok(());
         }
         let cutter = &self.ports[port as usize].cutter;
-        let (picks, mut done) = (Rc::new(together), 0);
+        let (picks, mut done) = (Rc::new(picks), 0);
         while done < picks.rows() {
             let layout = cutter.cut(&picks, done, member.net().payload_max(leader))?;
             let (rows, bytes) = (done..done + layout.rows(), layout.len());
             done = rows.end;
-            let body = ChunkBody::Picked(PickedRows { picks: picks.clone(), rows, bytes });
+            let kept_bytes = kept_bytes * rows.len() / picks.rows();
+            let picked = PickedRows { picks: picks.clone(), rows, bytes, kept_bytes };
+            let body = ChunkBody::Picked(picked);
             chunks.push(Chunk { port, body });
         }
         Ok(())

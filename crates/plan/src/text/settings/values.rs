@@ -128,6 +128,7 @@ fn ring_pages(text: &str) -> Option<RingPages> {
     match text {
         "auto" => Some(RingPages::Auto),
         "huge" => Some(RingPages::Huge),
+        "small" => Some(RingPages::Small),
         _ => None,
     }
 }
