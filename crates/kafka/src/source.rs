@@ -40,6 +40,10 @@ const AHEAD_KB: usize = 65_536;
 /// The same of one partition, at least and at most.
 const AHEAD_OF_PARTITION_KB: [usize; 2] = [512, 16_384];
 
+/// Milliseconds until the client looks again whether a partition of which it has fetched enough has
+/// room. It waits for a second by itself, in which a job reads all that was fetched ahead.
+const FULL_QUEUE_MS: usize = 10;
+
 /// Milliseconds from one look at the ends of partitions to the next: at least, and for each of
 /// them, since the client writes a kilobyte for each, and it is read.
 const STATISTICS_MS_MIN: usize = 1_000;
@@ -86,15 +90,16 @@ impl KafkaSource {
         let mut config: ClientConfig = self.topic.config.clone();
         let [least, most] = AHEAD_OF_PARTITION_KB;
         let ahead = (AHEAD_KB / partitions.max(1)).clamp(least, most);
-        if config.get("group.id").is_none() {
-            config.set("group.id", "millstream");
-        }
-        if config.get("queued.max.messages.kbytes").is_none() {
-            config.set("queued.max.messages.kbytes", ahead.to_string());
-        }
-        if config.get("statistics.interval.ms").is_none() {
-            let interval = STATISTICS_MS_MIN.max(partitions * STATISTICS_MS_EACH);
-            config.set("statistics.interval.ms", interval.to_string());
+        let statistics = STATISTICS_MS_MIN.max(partitions * STATISTICS_MS_EACH);
+        for (property, default) in [
+            ("group.id", "millstream".into()),
+            ("queued.max.messages.kbytes", ahead.to_string()),
+            ("fetch.queue.backoff.ms", FULL_QUEUE_MS.to_string()),
+            ("statistics.interval.ms", statistics.to_string()),
+        ] {
+            if config.get(property).is_none() {
+                config.set(property, default);
+            }
         }
         config.set("enable.auto.commit", "false");
         config.set("enable.auto.offset.store", "false");
