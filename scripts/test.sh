@@ -7,6 +7,9 @@ source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/parts.sh"
 cd "$root"
 
+# Shells start what runs in the background so that it ignores Ctrl-C, which tests send to what they start.
+[ -z "$(trap -p INT)" ] || exec env --default-signal=INT,QUIT scripts/test.sh "$@"
+
 status=0
 run() { part "$@" || status=1; }
 
