@@ -151,7 +151,7 @@ fn child_types(data_type: &DataType) -> Vec<&DataType> {
 pub(crate) fn check_data(data: &ArrayData) -> Result<(), String> {
     converted(|| data.validate())?;
     check_null_counts(data)?;
-    check_places(&make_array(data.clone()))
+    check_places(&converted(|| Ok(make_array(data.clone())))?)
 }
 
 fn check_null_counts(data: &ArrayData) -> Result<(), String> {
@@ -163,8 +163,8 @@ fn check_null_counts(data: &ArrayData) -> Result<(), String> {
     data.child_data().iter().try_for_each(check_null_counts)
 }
 
-/// Checks the places of values, of an array whose first and last offsets are within its values. Of
-/// what slices share only what this one has.
+/// Checks the places of values. The first and the last offset are known to be within the values. Of
+/// values that an array shares with its slices only those that it has are looked at.
 fn check_places(array: &dyn Array) -> Result<(), String> {
     use DataType::{
         Binary, BinaryView, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List,
@@ -201,7 +201,9 @@ fn check_places(array: &dyn Array) -> Result<(), String> {
         Dictionary(..) | RunEndEncoded(..) | Union(..) => {
             let data = array.to_data();
             converted(|| data.validate_values())?;
-            data.child_data().iter().try_for_each(|child| check_places(&make_array(child.clone())))
+            data.child_data()
+                .iter()
+                .try_for_each(|child| check_places(&converted(|| Ok(make_array(child.clone())))?))
         }
         _ => Ok(()),
     }
