@@ -226,6 +226,24 @@ def columns_with_wrong_places() -> dict[str, tuple[pa.Array, str]]:
             ),
             "behind the end of its buffer",
         ),
+        "text that is none": (
+            pa.Array.from_buffers(
+                pa.string(), 3, [None, ints(0, 2, 4, 6), pa.py_buffer(b"ab\xff\xfecd")]
+            ),
+            "not UTF-8",
+        ),
+        "text that is cut": (
+            pa.Array.from_buffers(
+                pa.string(), 3, [None, ints(0, 1, 3, 4), pa.py_buffer("aéb".encode()[1:] + b"c")]
+            ),
+            "not UTF-8",
+        ),
+        "view of no text": (
+            pa.Array.from_buffers(
+                pa.string_view(), 3, [None, pa.py_buffer(struct.pack("i12s", 2, b"a\xff") * 3)]
+            ),
+            "not UTF-8",
+        ),
         "dictionary": (
             pa.DictionaryArray.from_arrays(
                 pa.array([0, 5, 1], pa.int32()), pa.array(["a", "b"]), safe=False
@@ -246,11 +264,14 @@ def test_values_lie_within_their_buffers(session: ms.Session, name: str) -> None
 def test_what_a_null_says_of_its_place_is_not_looked_at(session: ms.Session) -> None:
     keys = pa.Array.from_buffers(pa.int32(), 3, [pa.py_buffer(b"\x05"), ints(0, 100, 1)])
     of_dictionary = pa.DictionaryArray.from_arrays(keys, pa.array(["a", "b"]), safe=False)
-    views = struct.pack("i12si4sii", 1, b"a", 20, b"abcd", 7, 10) + struct.pack("i12s", 1, b"b")
+    views = struct.pack("i12si4sii", 1, b"a", 20, b"abcd", 7, 10) + struct.pack("i12s", 2, "é".encode())
     buffers = [pa.py_buffer(b"\x05"), pa.py_buffer(views)]
     of_views = pa.Array.from_buffers(pa.string_view(), 3, buffers)
-    session.register("t", pa.table({"x": of_dictionary, "y": of_views}))
-    assert session.sql("SELECT x, y FROM t").fetchall() == [("a", "a"), (None, None), ("b", "b")]
+    texts = [pa.py_buffer(b"\x05"), ints(0, 2, 3, 4), pa.py_buffer("é".encode() + b"\xffz")]
+    of_texts = pa.Array.from_buffers(pa.string(), 3, texts)
+    session.register("t", pa.table({"x": of_dictionary, "y": of_views, "z": of_texts}))
+    rows = session.sql("SELECT x, y, z FROM t").fetchall()
+    assert rows == [("a", "a", "é"), (None, None, None), ("b", "é", "z")]
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,22 @@
 //!
 //! The other library is trusted as far as the interface has to trust it: pointers are valid, and
 //! buffers are as long as the type, the length and the offset say. Arrow computes places in memory
-//! from the numbers of the structures and trusts them, so they are checked here before it does:
-//! also offsets and keys within buffers, since libraries read files without a look at them. That
-//! texts are UTF-8 is trusted.
+//! from the numbers of the structures and trusts them, so they are checked here before it does.
+//! Libraries also read files without a look at offsets, keys and texts: these are checked, too.
 
 use std::ops::Range;
 
 use arrow::array::{
-    Array, ArrayData, AsArray, ByteView, MAX_INLINE_VIEW_LEN, OffsetSizeTrait, layout, make_array,
+    Array, ArrayData, AsArray, ByteView, GenericByteViewArray, GenericStringArray,
+    MAX_INLINE_VIEW_LEN, OffsetSizeTrait, layout, make_array,
 };
-use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{ByteViewType, DataType, Field, Schema};
 use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use millstream::panics::caught;
+
+/// The message of a text that is none.
+const NO_TEXT: &str = "a text of an array is not UTF-8";
 
 /// Types within types at most.
 const DEPTH_MAX: usize = 64;
@@ -163,36 +165,29 @@ fn check_null_counts(data: &ArrayData) -> Result<(), String> {
     data.child_data().iter().try_for_each(check_null_counts)
 }
 
-/// Checks the places of values. The first and the last offset are known to be within the values. Of
-/// values that an array shares with its slices only those that it has are looked at.
+/// Checks where the values of an array lie, and that texts are UTF-8. The first and the last offset
+/// are known to be within the values. Slices share their values: each is checked for its own part.
 fn check_places(array: &dyn Array) -> Result<(), String> {
     use DataType::{
         Binary, BinaryView, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List,
         Map, RunEndEncoded, Struct, Union, Utf8, Utf8View,
     };
-    let part =
-        |of: &dyn Array, range: Range<usize>| check_places(&of.slice(range.start, range.len()));
+    let part = |values: &dyn Array, range: Range<usize>| {
+        check_places(&values.slice(range.start, range.len()))
+    };
     match array.data_type() {
-        Utf8 => rising(array.as_string::<i32>().value_offsets()).map(|_| ()),
-        LargeUtf8 => rising(array.as_string::<i64>().value_offsets()).map(|_| ()),
+        Utf8 => check_texts(array.as_string::<i32>()),
+        LargeUtf8 => check_texts(array.as_string::<i64>()),
+        Utf8View => check_views(array.as_string_view(), is_text),
         Binary => rising(array.as_binary::<i32>().value_offsets()).map(|_| ()),
         LargeBinary => rising(array.as_binary::<i64>().value_offsets()).map(|_| ()),
+        BinaryView => check_views(array.as_binary_view(), |_| true),
         List(_) => part(array.as_list::<i32>().values(), rising(array.as_list::<i32>().offsets())?),
         LargeList(_) => {
             part(array.as_list::<i64>().values(), rising(array.as_list::<i64>().offsets())?)
         }
         Map(..) => part(array.as_map().entries(), rising(array.as_map().offsets())?),
         FixedSizeList(..) => check_places(array.as_fixed_size_list().values()),
-        Utf8View => check_views(
-            array,
-            array.as_string_view().views(),
-            array.as_string_view().data_buffers(),
-        ),
-        BinaryView => check_views(
-            array,
-            array.as_binary_view().views(),
-            array.as_binary_view().data_buffers(),
-        ),
         Struct(fields) => {
             fields.iter().zip(array.as_struct().columns()).try_for_each(|(field, column)| {
                 check_places(column).map_err(|error| format!("column '{}': {error}", field.name()))
@@ -217,14 +212,43 @@ fn rising<T: OffsetSizeTrait>(offsets: &[T]) -> Result<Range<usize>, String> {
     Ok(offsets[0].as_usize()..offsets[offsets.len() - 1].as_usize())
 }
 
-/// Checks that the values of views lie in their buffers. A view that is NULL may say anything.
-fn check_views(array: &dyn Array, views: &[u128], values: &[Buffer]) -> Result<(), String> {
-    let is_within = |view: &u128| {
+fn is_text(bytes: &[u8]) -> bool {
+    bytes.is_ascii() || std::str::from_utf8(bytes).is_ok()
+}
+
+/// Checks texts. One that is NULL may have any bytes.
+fn check_texts<T: OffsetSizeTrait>(array: &GenericStringArray<T>) -> Result<(), String> {
+    let (offsets, bytes) = (array.value_offsets(), array.value_data());
+    if bytes[rising(offsets)?].is_ascii() {
+        return Ok(());
+    }
+    let texts = offsets.windows(2).map(|ends| &bytes[ends[0].as_usize()..ends[1].as_usize()]);
+    let all = (0..).zip(texts).all(|(row, text)| array.is_null(row) || is_text(text));
+    all.then_some(()).ok_or_else(|| NO_TEXT.into())
+}
+
+/// Checks that the values of views lie in their buffers, and are as they have to be. A view that is
+/// NULL may say anything.
+fn check_views<T: ByteViewType + ?Sized>(
+    array: &GenericByteViewArray<T>,
+    is_value: fn(&[u8]) -> bool,
+) -> Result<(), String> {
+    let buffers = array.data_buffers();
+    for (row, view) in array.views().iter().enumerate().filter(|(row, _)| array.is_valid(*row)) {
         let ByteView { length, buffer_index, offset, .. } = ByteView::from(*view);
-        let end = u64::from(offset) + u64::from(length);
-        length <= MAX_INLINE_VIEW_LEN
-            || values.get(buffer_index as usize).is_some_and(|values| end <= values.len() as u64)
-    };
-    let all = (0..).zip(views).all(|(row, view)| is_within(view) || array.is_null(row));
-    all.then_some(()).ok_or_else(|| "a value of an array lies behind the end of its buffer".into())
+        let (start, bytes) = (offset as usize, view.to_le_bytes());
+        let value = if length <= MAX_INLINE_VIEW_LEN {
+            Some(&bytes[4..4 + length as usize])
+        } else {
+            let buffer = buffers.get(buffer_index as usize);
+            buffer.and_then(|buffer| buffer.get(start..start + length as usize))
+        };
+        let Some(value) = value else {
+            return Err(format!("the value of row {row} lies behind the end of its buffer"));
+        };
+        if !is_value(value) {
+            return Err(NO_TEXT.into());
+        }
+    }
+    Ok(())
 }
