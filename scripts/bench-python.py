@@ -71,22 +71,22 @@ def multiplied(session: ms.Session, rows: int) -> None:
         f"CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{rows}', "
         "'fields.n.kind' = 'sequence')"
     )
-    multiplied_as(session, "of a generator")
+    measure_multiply(session, "of a generator")
 
 
 def multiplied_in_long_batches(session: ms.Session, workers: int) -> None:
-    """The same rows in one piece of memory, of which a batch takes as many as the setting says."""
+    """The same rows in one chunk, so that a batch has as many as the setting says."""
     rows = pa.table(session.sql("SELECT n FROM numbers")).combine_chunks()
     with ms.Session(workers=workers) as other:
         other.register("numbers", rows)
-        multiplied_as(other, "in memory")
+        measure_multiply(other, "in memory")
     with ms.Session(workers=workers) as other:
         other.register("numbers", rows)
         other.sql("SET 'millstream.batch_rows' = '262144'")
-        multiplied_as(other, "in memory, by 262,144")
+        measure_multiply(other, "in memory, in batches of 262,144")
 
 
-def multiplied_as(session: ms.Session, rows: str) -> None:
+def measure_multiply(session: ms.Session, rows: str) -> None:
     @session.function(pa.float64())
     def half(x: pa.Int64Array) -> pa.Array:
         return pc.multiply(x, 0.5)

@@ -7,7 +7,7 @@ source "$(dirname "$0")/env.sh"
 source "$(dirname "$0")/parts.sh"
 cd "$root"
 
-# Shells start what runs in the background so that it ignores Ctrl-C, which tests send to what they start.
+# A script that runs in the background ignores SIGINT, and so do its children; tests send it to theirs.
 [ -z "$(trap -p INT)" ] || exec env --default-signal=INT,QUIT scripts/test.sh "$@"
 
 status=0

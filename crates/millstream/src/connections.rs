@@ -146,8 +146,8 @@ impl NodeConnections {
         let OpenConnections { shape, pairs, .. } = of;
         // Not `enabled!`: layers that filter for themselves take its answer for that of the next
         // event, too, and lose a warning.
-        let is_told = LevelFilter::current() >= LevelFilter::INFO;
-        if is_told && shape.wires.ring_pages != RingPages::Small {
+        let is_logged = LevelFilter::current() >= LevelFilter::INFO;
+        if is_logged && shape.wires.ring_pages != RingPages::Small {
             report_pages(&links);
         }
         if !control.cancelled() && !control.failed() {

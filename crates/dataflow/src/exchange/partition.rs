@@ -12,6 +12,35 @@ use crate::job::{RowPartitioner, halves};
 /// The leader of all rows where there are no keys.
 const KEYLESS_LEADER: u32 = 0;
 
+/// The numbers of the rows of a batch by worker, and behind the last worker those of rows that are
+/// set apart.
+#[derive(Default)]
+pub(super) struct NumbersByWorker {
+    owners: Vec<u32>,
+    pub(super) rows: Vec<Vec<u32>>,
+}
+
+impl NumbersByWorker {
+    /// Finds those of a batch, in place of those that it has.
+    ///
+    /// # Errors
+    /// As [`Partition::owners`].
+    pub(super) fn split(
+        &mut self,
+        partition: &Partition,
+        batch: &RecordBatch,
+        frequent: Option<&RefCell<Frequent>>,
+    ) -> Result<(), DataflowError> {
+        partition.owners(batch, frequent, &mut self.owners)?;
+        self.rows.resize_with(partition.apart() as usize + 1, Vec::new);
+        self.rows.iter_mut().for_each(Vec::clear);
+        for (row, &owner) in self.owners.iter().enumerate() {
+            self.rows[owner as usize].push(row as u32);
+        }
+        Ok(())
+    }
+}
+
 /// A function from rows to workers.
 pub(crate) struct Partition {
     worker: u32,

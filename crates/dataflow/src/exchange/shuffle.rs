@@ -13,9 +13,9 @@ use std::cell::{Cell, RefCell};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use state::Frequent;
 
 use super::buffer::{Batching, Buffer};
+use super::partition::NumbersByWorker;
 use super::window::InputWindows;
 use super::{Arrival, Member, Outgoing, Partition, RowExchange, refused};
 use crate::error::DataflowError;
@@ -41,16 +41,9 @@ pub(crate) struct Shuffle {
     kept: Cell<usize>,
     cutter: Cutter,
     decoder: Decoder,
-    scratch: RefCell<Scratch>,
+    scratch: RefCell<NumbersByWorker>,
     /// The windows of the input, if rows may have to wait in the operator.
     windows: Option<InputWindows>,
-}
-
-#[derive(Default)]
-struct Scratch {
-    owners: Vec<u32>,
-    /// By owner the rows; behind the last worker those that are set apart.
-    rows: Vec<Vec<u32>>,
 }
 
 impl Shuffle {
@@ -79,23 +72,6 @@ impl Shuffle {
     /// The same, with windows, for rows that may have to wait in the operator.
     pub(crate) fn with_windows(self, place: &WorkerContext) -> Self {
         Self { windows: Some(InputWindows::new(self.port as usize, place)), ..self }
-    }
-
-    /// The numbers of the rows of each worker, and behind them those of rows that are set apart.
-    fn split(
-        &self,
-        batch: &RecordBatch,
-        frequent: Option<&RefCell<Frequent>>,
-    ) -> Result<Vec<Vec<u32>>, DataflowError> {
-        let Scratch { owners, rows } = &mut *self.scratch.borrow_mut();
-        self.partition.owners(batch, frequent, owners)?;
-        let mut rows = std::mem::take(rows);
-        rows.resize_with(self.partition.apart() as usize + 1, Vec::new);
-        rows.iter_mut().for_each(Vec::clear);
-        for (row, &owner) in owners.iter().enumerate() {
-            rows[owner as usize].push(row as u32);
-        }
-        Ok(rows)
     }
 
     /// Counts a batch whose rows wait. True if those that wait may hold too much: a batch stays
@@ -159,8 +135,9 @@ impl<M: Member> RowExchange<M> for Shuffle {
         rows: Outgoing<'_>,
     ) -> Result<Option<RecordBatch>, DataflowError> {
         let (mut apart, mut waits) = (None, false);
-        let split = self.split(&rows.batch, rows.frequent)?;
-        let some = (0u32..).zip(&split).filter(|(_, numbers)| !numbers.is_empty());
+        let mut split = self.scratch.take();
+        split.split(&self.partition, &rows.batch, rows.frequent)?;
+        let some = (0u32..).zip(&split.rows).filter(|(_, numbers)| !numbers.is_empty());
         for (owner, numbers) in some {
             let batch = &rows.batch;
             match rows.slice {
@@ -182,7 +159,7 @@ impl<M: Member> RowExchange<M> for Shuffle {
                 }
             }
         }
-        self.scratch.borrow_mut().rows = split;
+        self.scratch.replace(split);
         for to in member.net().peers() {
             if self.is_full(to) {
                 self.send_buffered(member, to).await?;

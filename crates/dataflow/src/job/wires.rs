@@ -31,8 +31,8 @@ pub enum RingPages {
 }
 
 impl RingPages {
-    /// Whether rings of so many bytes, those of workers of the same two processes, lie beside each
-    /// other, so that huge pages can be asked for.
+    /// Whether the rings between the workers of two processes lie in one slab, for which huge pages
+    /// are asked. Together they have `bytes` bytes.
     pub fn are_beside(self, bytes: u64) -> bool {
         match self {
             Self::Auto => bytes >= HUGE_PAGE_BYTES,

@@ -38,8 +38,13 @@ pub(super) const FROM_REGION: Case = Case {
 /// Bytes of a number.
 const ROW_BYTES: usize = 8;
 
-/// Leads the numbers of a worker to the others, in turn.
-struct ToOthers;
+/// Leads every nth number of a worker to the others, in turn, and the rest to the worker itself.
+struct ToOthers {
+    nth: i64,
+}
+
+/// All numbers travel.
+const ALL: ToOthers = ToOthers { nth: 1 };
 
 impl RowPartitioner for ToOthers {
     fn partition(
@@ -49,47 +54,38 @@ impl RowPartitioner for ToOthers {
         to: &mut Vec<u32>,
     ) -> Result<(), DataflowError> {
         let numbers = batch.column(0).as_primitive::<Int64Type>().values();
-        let other = |&number: &i64| {
+        let leader = |&number: &i64| {
             let (worker, turn) = (number / BASE, number % (i64::from(of) - 1));
-            ((worker + 1 + turn) % i64::from(of)) as u32
+            let travels = number % self.nth == 0;
+            (if travels { (worker + 1 + turn) % i64::from(of) } else { worker }) as u32
         };
-        to.extend(numbers.iter().map(other));
+        to.extend(numbers.iter().map(leader));
         Ok(())
     }
 }
 
-/// Leads one number of so many to the others, in turn, and keeps the rest.
-struct SomeToOthers(i64);
-
-impl RowPartitioner for SomeToOthers {
-    fn partition(
-        &self,
-        batch: &RecordBatch,
-        of: u32,
-        to: &mut Vec<u32>,
-    ) -> Result<(), DataflowError> {
-        let numbers = batch.column(0).as_primitive::<Int64Type>().values();
-        ToOthers.partition(batch, of, to)?;
-        for (to, number) in to.iter_mut().zip(numbers).filter(|(_, number)| *number % self.0 > 0) {
-            *to = (number / BASE) as u32;
-        }
-        Ok(())
-    }
+/// A port whose rows `partitioner` leads.
+fn port_by(partitioner: ToOthers) -> Port {
+    Port { partitioner: Some(Arc::new(partitioner)), ..port_of(Distribution::Hash) }
 }
 
-/// What three processes copy that exchange rows so, and the bytes of these rows.
-fn copied(case: &Case, senders: usize) -> (RowCopies, usize) {
-    let shape = Shape { processes: 3, ..SHAPE };
+/// Copies that three processes of this shape make, and the bytes of the rows of the senders.
+fn copied_by(case: &Case, senders: usize, shape: Shape) -> (RowCopies, usize) {
+    let shape = Shape { processes: 3, ..shape };
     take_copied();
     drop(ran(case, shape));
     (take_copied(), senders * shape.batches * shape.rows * ROW_BYTES)
+}
+
+fn copied(case: &Case, senders: usize) -> (RowCopies, usize) {
+    copied_by(case, senders, SHAPE)
 }
 
 #[test]
 fn a_shuffle_writes_rows_into_slots_and_copies_them_nowhere_else() {
     let case = Case {
         name: "shuffle to others",
-        inputs: |place| of_rows(place, Distribution::Hash, Some(Arc::new(ToOthers)), None),
+        inputs: |place| of_rows(place, Distribution::Hash, Some(Arc::new(ALL)), None),
         ..PLAIN
     };
     let (copied, bytes) = copied(&case, 3);
@@ -105,34 +101,29 @@ fn a_gather_writes_rows_into_slots_and_copies_them_nowhere_else() {
     assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
 }
 
-/// What three processes copy that merge rows of these leaders late, and the bytes of all rows.
+/// Copies of a late merge of rows, and the bytes of all rows.
 fn merged(inputs: fn(&WorkerContext) -> Inputs) -> (RowCopies, usize) {
     let case = Case { name: "merge of rows for others", inputs, merges: true, ..PLAIN };
-    let shape = Shape { processes: 3, ..LARGE };
-    take_copied();
-    drop(ran(&case, shape));
-    (take_copied(), 3 * shape.batches * shape.rows * ROW_BYTES)
+    copied_by(&case, 3, LARGE)
 }
 
-fn late(place: &WorkerContext, partitioner: impl RowPartitioner + 'static) -> Inputs {
-    let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(partitioner));
-    let port = Port { partitioner, ..port_of(Distribution::Hash) };
-    Inputs::of_rows(TAG, vec![port], Exchange::Merge, place, SHUFFLE)
+fn late(place: &WorkerContext, partitioner: ToOthers) -> Inputs {
+    Inputs::of_rows(TAG, vec![port_by(partitioner)], Exchange::Merge, place, SHUFFLE)
 }
 
 #[test]
 fn a_merge_writes_rows_into_slots_and_copies_them_nowhere_else() {
-    let (copied, bytes) = merged(|place| late(place, ToOthers));
+    let (copied, bytes) = merged(|place| late(place, ALL));
     assert_eq!(copied.elsewhere, 0);
     assert!(copied.into_slots >= bytes, "{copied:?} of {bytes}");
-    let (copied, bytes) = merged(|place| late(place, SomeToOthers(4)));
+    let (copied, bytes) = merged(|place| late(place, ToOthers { nth: 4 }));
     assert_eq!(copied.elsewhere, bytes / 4 * 3, "the rows that stay");
     assert!(copied.into_slots >= bytes / 4, "{copied:?} of {bytes}");
 }
 
 #[test]
 fn a_merge_copies_rows_of_others_where_they_would_hold_many_that_stay() {
-    let (copied, bytes) = merged(|place| late(place, SomeToOthers(16)));
+    let (copied, bytes) = merged(|place| late(place, ToOthers { nth: 16 }));
     assert_eq!(copied.elsewhere, bytes);
     assert!(copied.into_slots >= bytes / 16, "{copied:?} of {bytes}");
 }
@@ -158,9 +149,7 @@ fn a_row_larger_than_a_slot_is_copied_once_more_before_it_is_cut() {
     let case = Case {
         name: "shuffle of long rows to others",
         inputs: |place| {
-            let partitioner: Option<Arc<dyn RowPartitioner>> = Some(Arc::new(ToOthers));
-            let schema = text_schema();
-            let port = Port { partitioner, schema, ..port_of(Distribution::Hash) };
+            let port = Port { schema: text_schema(), ..port_by(ALL) };
             Inputs::of_rows(TAG, vec![port], Exchange::Shuffle, place, SHUFFLE)
         },
         ..PLAIN

@@ -21,6 +21,7 @@ use std::rc::Rc;
 use arrow::record_batch::RecordBatch;
 use state::epoch::{Ended, HeldRows, RowsOfLeader};
 
+use super::super::partition::NumbersByWorker;
 use super::super::{Arrival, Member, Outgoing, Partition, Port};
 use super::content::{Chunk, ChunkBody, Cut, PickedRows, ReceivedChunk};
 use crate::error::DataflowError;
@@ -33,8 +34,8 @@ use crate::runtime::place::WorkerContext;
 /// The part of an operator's memory that rows of others may take before an epoch ends is one of so
 /// many, divided by the workers: a leader may have to stage an epoch of each of them.
 const KEPT_PART: usize = 16;
-/// A batch stays whole if others lead one of so many rows, or more.
-const SPARSE: usize = 8;
+/// A batch is kept whole if others lead at least this part of its rows: one of eight.
+const KEPT_WHOLE_PART: usize = 8;
 /// Rows of so many slots are cut into chunks together.
 const GATHERED_SLOTS: usize = 4;
 
@@ -42,7 +43,7 @@ const GATHERED_SLOTS: usize = 4;
 pub(super) struct MergedRows {
     ports: Vec<MergedPort>,
     held: RefCell<HeldRows<KeptRows>>,
-    scratch: RefCell<Scratch>,
+    scratch: RefCell<NumbersByWorker>,
     /// Bytes after which an epoch ends, if memory is not short.
     epoch_bytes: u64,
     workers: usize,
@@ -54,12 +55,6 @@ struct MergedPort {
     window: Option<usize>,
     cutter: Cutter,
     decoder: Decoder,
-}
-
-struct Scratch {
-    owners: Vec<u32>,
-    /// The numbers of the rows of a batch by owner.
-    rows: Vec<Vec<u32>>,
 }
 
 /// The numbers of rows by the end of their window.
@@ -76,7 +71,7 @@ struct KeptRows {
 }
 
 impl KeptRows {
-    /// Of a batch of `batch_bytes` bytes, of which others lead so many rows.
+    /// Rows of a batch that has `batch_bytes` bytes. Others lead `rows_of_others` of its rows.
     fn new(
         batch: &RecordBatch,
         numbers: Vec<u32>,
@@ -87,7 +82,7 @@ impl KeptRows {
         // Beside the rows each batch has a list of its columns.
         let beside = size_of::<Self>() + size_of_val(batch.columns());
         let bytes = part(batch.num_rows());
-        if rows_of_others * SPARSE < batch.num_rows() {
+        if rows_of_others * KEPT_WHOLE_PART < batch.num_rows() {
             let batch = take_rows(batch, &numbers)?;
             let numbers = (0..batch.num_rows() as u32).collect();
             return Ok(Self { batch, numbers, bytes, kept_bytes: bytes + beside });
@@ -111,18 +106,6 @@ impl Together {
         self.bytes += rows.bytes;
         self.kept_bytes += rows.kept_bytes;
         self.picks.add(rows.batch, &rows.numbers);
-    }
-}
-
-impl Scratch {
-    /// Finds the rows of each worker.
-    fn split(&mut self, port: &MergedPort, batch: &RecordBatch) -> Result<(), DataflowError> {
-        port.partition.owners(batch, None, &mut self.owners)?;
-        self.rows.iter_mut().for_each(Vec::clear);
-        for (row, &owner) in self.owners.iter().enumerate() {
-            self.rows[owner as usize].push(row as u32);
-        }
-        Ok(())
     }
 }
 
@@ -152,11 +135,10 @@ impl MergedPort {
 impl MergedRows {
     pub(super) fn new(ports: Vec<Port>, place: &WorkerContext) -> Self {
         let workers = place.workers as usize;
-        let scratch = Scratch { owners: vec![], rows: vec![vec![]; workers] };
         Self {
             ports: ports.into_iter().map(|port| MergedPort::new(port, place)).collect(),
             held: RefCell::new(HeldRows::new(place.workers)),
-            scratch: RefCell::new(scratch),
+            scratch: RefCell::default(),
             epoch_bytes: place.settings.epoch.bytes,
             workers,
         }
@@ -169,12 +151,11 @@ impl MergedRows {
         rows: Outgoing<'_>,
     ) -> Result<(), DataflowError> {
         let (port, number, batch) = (&self.ports[rows.port], rows.port as u32, &rows.batch);
-        let mut scratch = self.scratch.borrow_mut();
-        scratch.split(port, batch)?;
-        let own = &scratch.rows[member.worker() as usize];
-        let of_others = batch.num_rows() - own.len();
+        let mut split = self.scratch.take();
+        split.split(&port.partition, batch, None)?;
+        let of_others = batch.num_rows() - split.rows[member.worker() as usize].len();
         let batch_bytes = bytes_of(batch);
-        let each = (0..).zip(&scratch.rows).filter(|(_, numbers)| !numbers.is_empty());
+        let each = (0..).zip(&split.rows).filter(|(_, numbers)| !numbers.is_empty());
         for (owner, numbers) in each {
             if owner == member.worker() {
                 member.keep(Arrival::local(member, &rows), take_rows(batch, numbers)?)?;
@@ -187,6 +168,7 @@ impl MergedRows {
                 held.push(owner, number, window, kept, bytes);
             }
         }
+        self.scratch.replace(split);
         member.account()
     }
 
