@@ -151,8 +151,8 @@ impl Sink for KafkaSink {
             let message = "the checkpoint has no marker of it";
             return Err(failed(&self.topic.name, message, "begin anew: --from none"));
         };
-        let again = how.again;
-        transactions.publish(&Publication { staged, format, checksum, again }, before)
+        let Publishing { again, last, .. } = how;
+        transactions.publish(&Publication { staged, format, checksum, again, last }, before)
     }
 
     fn open(&self, context: &WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {

@@ -44,6 +44,9 @@ const FENCED_MAX: u32 = 3;
 /// The wait for events of a producer that has no room for a message.
 const ROOM: Duration = Duration::from_millis(10);
 
+/// The wait for reports of messages, before it is asked whether all have come.
+const REPORTS: Duration = Duration::from_millis(1);
+
 /// The pause before a publication is retried.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -59,8 +62,8 @@ pub(crate) struct Transactions {
 
 #[derive(Default)]
 struct State {
-    /// A producer that has begun and published nothing yet.
-    begun: Option<Begun>,
+    /// The producer of the next publication, which begins or has begun.
+    next: Option<Begun>,
     /// The count since then, and when it was asked for.
     count: Option<(u64, Instant)>,
     /// A consumer by the name of the marker's group; it reads nothing.
@@ -82,6 +85,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) checksum: u64,
     /// Whether it may have been published by another call.
     pub(crate) again: bool,
+    /// Whether no publication follows.
+    pub(crate) last: bool,
 }
 
 /// A failure of a transaction.
@@ -101,6 +106,8 @@ impl From<KafkaError> for Failure {
 struct Begun {
     producer: BaseProducer<ProducerListener>,
     deliveries: Arc<Deliveries>,
+    /// Whether it has waited for its epoch: from then on it fences the producers before it.
+    has_epoch: bool,
 }
 
 impl Transactions {
@@ -124,9 +131,8 @@ impl Transactions {
         {
             return Ok(count);
         }
-        if state.begun.is_none() {
-            state.begun = Some(self.begin()?);
-        }
+        let begun = self.begun(&mut state)?;
+        state.next = Some(begun);
         let count = self.marker(&mut state)?.count;
         state.count = Some((count, Instant::now()));
         Ok(count)
@@ -145,9 +151,10 @@ impl Transactions {
         let (since, mut fenced) = (Instant::now(), 0);
         loop {
             state.count = None;
-            let begun = state.begun.take().map_or_else(|| self.begin(), Ok)?;
+            let begun = self.begun(&mut state)?;
             let marker = self.marker(&mut state)?;
             if marker.count == before + 1 && marker.note == note_of(before + 1, publication) {
+                state.next = Some(begun);
                 return Ok(());
             }
             let is_forgotten = marker.count == 0 && !publication.again;
@@ -155,7 +162,15 @@ impl Transactions {
                 return Err(self.changed(before, marker.count));
             }
             let error = match self.transact(&begun, &mut state, publication, before + 1) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    // The next publication need not wait for its producer. What fails now fails
+                    // again when it is waited for.
+                    if !publication.last {
+                        state.next = self.begin().ok();
+                        state.count = Some((before + 1, Instant::now()));
+                    }
+                    return Ok(());
+                }
                 Err(Failure::Staged(error)) => return Err(error),
                 Err(Failure::Client(error)) => error,
             };
@@ -183,26 +198,41 @@ impl Transactions {
         }
     }
 
-    /// A producer with an epoch of its own.
+    /// The producer of the next publication, when it has an epoch of its own.
+    ///
+    /// # Errors
+    /// When the brokers do not give it one.
+    fn begun(&self, state: &mut State) -> Result<Begun, ConnectorError> {
+        let mut begun = state.next.take().map_or_else(|| self.begin(), Ok)?;
+        if !begun.has_epoch {
+            let Begun { producer, deliveries, .. } = &begun;
+            let poll = || producer.poll(SERVED);
+            ask(&self.topic, self.topic.retry_timeout, &deliveries.listener, poll, |wait| {
+                producer.init_transactions(wait)
+            })?;
+            begun.has_epoch = true;
+        }
+        Ok(begun)
+    }
+
+    /// A producer that asks for an epoch of its own, and does not wait for it.
     fn begin(&self) -> Result<Begun, ConnectorError> {
         let listener = Listener::new(&self.topic);
         let mut config = self.topic.config.clone();
         config.set("transactional.id", &self.id);
         config.set("enable.idempotence", "true");
-        let deliveries = Arc::new(Deliveries::new(listener.clone(), Waker::noop().clone()));
+        let deliveries = Arc::new(Deliveries::new(listener, Waker::noop().clone()));
         let context = ProducerListener(Arc::clone(&deliveries));
         let producer = BaseProducer::from_config_and_context(&config, context);
         let producer = producer.map_err(|error| unexpected(&self.place(), &error))?;
-        let poll = || producer.poll(SERVED);
-        ask(&self.topic, self.topic.retry_timeout, &listener, poll, |wait| {
-            producer.init_transactions(wait)
-        })?;
-        Ok(Begun { producer, deliveries })
+        // The client goes on with it when the time is over, and the next call waits for its end.
+        let has_epoch = producer.init_transactions(Duration::ZERO).is_ok();
+        Ok(Begun { producer, deliveries, has_epoch })
     }
 
     fn transact(
         &self,
-        Begun { producer, deliveries }: &Begun,
+        Begun { producer, deliveries, .. }: &Begun,
         state: &mut State,
         publication: &Publication<'_>,
         count: u64,
@@ -225,6 +255,11 @@ impl Transactions {
         let note = note_of(count, publication);
         let marker = self.marker_of(Offset::Offset(count.cast_signed()), &note)?;
         self.until(|| producer.send_offsets_to_transaction(&marker, &group, STEP))?;
+        // A commit looks for reports of messages ten times a second.
+        let since = Instant::now();
+        while deliveries.in_flight() > 0 && since.elapsed() < self.topic.retry_timeout {
+            producer.poll(REPORTS);
+        }
         Ok(self.until(|| producer.commit_transaction(STEP))?)
     }
 

@@ -212,7 +212,7 @@ fn projected(table: &TableDef, columns: &[usize]) -> Result<Schema, ConnectorErr
 /// The outcomes of messages that were sent.
 #[derive(Debug)]
 pub(crate) struct Deliveries {
-    listener: Listener,
+    pub(crate) listener: Listener,
     in_flight: AtomicUsize,
     /// Whether the writer waits for room.
     waits: AtomicBool,

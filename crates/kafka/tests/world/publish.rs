@@ -341,8 +341,10 @@ fn end_transaction(to: &mut TcpStream, id: &str, producer: i64, epoch: i16) -> i
     i16::from_be_bytes([answer[8], answer[9]])
 }
 
-/// The producer that an id has, and its epoch, as a request finds them that the broker accepts.
+/// The producer that an id has, and the epoch of its last transaction, as requests find them.
 fn find_producer(to: &mut TcpStream, id: &str) -> (i64, i16) {
+    // The epoch is the right one, and has no transaction yet.
+    const INVALID_TRANSACTION_STATE: i16 = 48;
     const NO_SUCH_PRODUCER: i16 = 49;
     // The transaction before is being ended.
     const CONCURRENT_TRANSACTIONS: i16 = 51;
@@ -357,6 +359,7 @@ fn find_producer(to: &mut TcpStream, id: &str) -> (i64, i16) {
             };
             match code {
                 0 => return (producer, epoch),
+                INVALID_TRANSACTION_STATE => return (producer, epoch - 1),
                 NO_SUCH_PRODUCER => break,
                 _ => {}
             }
