@@ -13,6 +13,7 @@ mod flush;
 mod in_flight;
 mod path;
 mod peer;
+mod ready;
 mod send_windows;
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -31,6 +32,7 @@ use self::content::Content;
 pub(crate) use self::in_flight::{Limits, PayloadsInFlight};
 use self::path::Path;
 use self::peer::Peer;
+use self::ready::ReadyList;
 pub(crate) use self::send_windows::SendWindows;
 use crate::error::DataflowError;
 use crate::rows::wire::{Cutter, Picks, RowsLayout, bytes_of};
@@ -47,6 +49,8 @@ pub(crate) const REASSEMBLED_BYTES_MAX: usize = 256 << 20;
 /// What joins one worker with the others.
 pub(crate) struct Net {
     peers: Vec<Option<Peer>>,
+    /// Whose links are asked at each step.
+    ready: ReadyList,
     /// How other threads of its process wake this worker.
     parker: Arc<Parker>,
     /// This worker is parked: it has asked to be woken.
@@ -91,6 +95,7 @@ impl Net {
             None => None,
         };
         Self {
+            ready: ReadyList::new(links.len()),
             peers: (0..).zip(links).map(path).map(|path| path.map(Peer::new)).collect(),
             parker: process.parker(*own),
             parked: Cell::new(false),
@@ -139,27 +144,41 @@ impl Net {
     /// # Errors
     /// When one has failed that was still needed.
     pub(crate) fn poll(&self) -> Result<bool, DataflowError> {
-        if self.parked.take() {
+        let parked = self.parked.take();
+        if parked {
             self.parker.unpark();
         }
-        let mut moved = false;
-        for (worker, peer) in self.each().filter(|(_, peer)| !peer.gone.get()) {
-            match peer.path.poll() {
-                Ok(true) => {
-                    moved = true;
-                    peer.moved.notify();
-                }
-                Ok(false) => {}
-                Err(source) => self.part(worker, peer, source)?,
-            }
+        let moved = Cell::new(false);
+        let ask = |worker| self.ask(worker, &moved);
+        self.ready.ask_ready(ask)?;
+        self.ready.ask_others(false, ask)?;
+        // Parking has armed every link.
+        if parked || !moved.get() {
+            self.ready.ask_others(true, ask)?;
         }
         self.submit();
-        moved |= self.take_link_events()?;
+        let mut moved = moved.get() | self.take_link_events()?;
         moved |= self.in_flight().is_some_and(|mut in_flight| in_flight.poll());
         if moved {
             self.notify_waiters();
         }
         Ok(moved)
+    }
+
+    /// Lets the path to a worker make progress. True if it had something to do.
+    fn ask(&self, worker: u32, moved: &Cell<bool>) -> Result<bool, DataflowError> {
+        let peer = self.peers[worker as usize].as_ref().filter(|peer| !peer.gone.get());
+        let Some(peer) = peer else { return Ok(false) };
+        match peer.path.poll() {
+            Ok(None) => return Ok(false),
+            Ok(Some(false)) => {}
+            Ok(Some(true)) => {
+                moved.set(true);
+                peer.moved.notify();
+            }
+            Err(source) => self.part(worker, peer, source)?,
+        }
+        Ok(true)
     }
 
     /// What is to be done about a link that has failed.
@@ -202,6 +221,7 @@ impl Net {
                 LinkEvent::Reconnected { worker, link } => {
                     Metrics::add(&self.metrics.reconnected_links, 1);
                     self.peer(worker).path.restore(*link);
+                    self.ready.put(worker);
                     self.peer(worker).moved.notify();
                 }
                 LinkEvent::Declined { worker } => {
@@ -361,12 +381,12 @@ impl Net {
         envelope: Envelope,
         parts: &[&[u8]],
     ) -> bool {
-        self.try_post(self.peer(to), class, envelope, &Content::Parts(parts))
+        self.try_post(to, class, envelope, &Content::Parts(parts))
     }
 
     /// Sends a frame whose payload lies in the region, as [`Net::try_send`].
     pub(crate) fn try_lend(&self, to: u32, envelope: Envelope, payload: &RegionFrame) -> bool {
-        self.try_post(self.peer(to), Class::Data, envelope, &Content::Lent(payload))
+        self.try_post(to, Class::Data, envelope, &Content::Lent(payload))
     }
 
     /// Hands rows to a worker of this process, if there is room. True as for [`Net::try_send`].
@@ -466,8 +486,7 @@ impl Net {
     /// Sends a frame, waiting for credit.
     async fn post(&self, to: u32, class: Class, envelope: Envelope, content: &Content<'_>) {
         let peer = self.peer(to);
-        self.insist(peer, envelope.operator, || self.try_post(peer, class, envelope, content))
-            .await;
+        self.insist(peer, envelope.operator, || self.try_post(to, class, envelope, content)).await;
     }
 
     /// Hands something to a worker of this process, waiting for room.
@@ -484,13 +503,8 @@ impl Net {
         }
     }
 
-    fn try_post(
-        &self,
-        peer: &Peer,
-        class: Class,
-        envelope: Envelope,
-        content: &Content<'_>,
-    ) -> bool {
+    fn try_post(&self, to: u32, class: Class, envelope: Envelope, content: &Content<'_>) -> bool {
+        let peer = self.peer(to);
         let Path::Link(joint) = &peer.path else {
             return self.try_give(peer, class, envelope, || Load::Own(content.payload()));
         };
@@ -498,6 +512,7 @@ impl Net {
             return true;
         }
         let Some(link) = &mut *joint.link.borrow_mut() else { return false };
+        self.ready.put(to);
         let lent = match content {
             Content::Lent(payload) if link.lends(payload) => Some(*payload),
             _ => None,

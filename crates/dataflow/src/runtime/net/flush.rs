@@ -8,13 +8,22 @@ use super::peer::Peer;
 impl Net {
     /// Starts what was sent since the last call.
     pub(crate) fn flush(&self) {
-        self.each().filter(|(_, peer)| !peer.gone.get()).for_each(|(_, peer)| peer.path.gather());
+        self.ready.for_each(|worker| {
+            if let Some(peer) = self.peers[worker as usize].as_ref().filter(|peer| !peer.gone.get())
+            {
+                peer.path.gather();
+            }
+        });
         self.submit();
     }
 
     /// Starts what was posted: links that share a connection together.
     pub(super) fn submit(&self) {
-        self.each().for_each(|(_, peer)| peer.path.submit());
+        self.ready.for_each(|worker| {
+            if let Some(peer) = &self.peers[worker as usize] {
+                peer.path.submit();
+            }
+        });
     }
 
     /// Takes the links away, for the next statement: indexed by worker, without those that are away
@@ -25,7 +34,7 @@ impl Net {
         for _ in 0..2 {
             let failed = self.each().filter(|(_, peer)| !peer.gone.get() && !polled(peer));
             failed.for_each(|(_, peer)| peer.gone.set(true));
-            self.submit();
+            self.each().for_each(|(_, peer)| peer.path.submit());
         }
         let whole = |peer: &&Peer| !peer.gone.get();
         self.peers.iter().map(|peer| peer.as_ref().filter(whole)?.path.take()).collect()

@@ -29,15 +29,15 @@ impl Path {
     }
 
     /// Makes progress, if there is something to do; what that posts starts at the next
-    /// [`Path::submit`]. True when anything happened.
-    pub(super) fn poll(&self) -> Result<bool, LinkError> {
+    /// [`Path::submit`]. `None` if there is nothing to do, else whether anything happened.
+    pub(super) fn poll(&self) -> Result<Option<bool>, LinkError> {
         match self {
             Path::Link(joint) => {
                 let mut link = joint.link.borrow_mut();
-                let Some(link) = &mut *link else { return Ok(false) };
-                if link.has_news() { link.poll_gathered() } else { Ok(false) }
+                let Some(link) = &mut *link else { return Ok(None) };
+                link.has_news().then(|| link.poll_gathered()).transpose()
             }
-            Path::Queue(end) => end.poll(),
+            Path::Queue(end) => end.has_news().then(|| end.poll()).transpose(),
         }
     }
 
