@@ -13,11 +13,10 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use connectors::messages::{MessageFormat, MessageRows};
 use dataflow::connector::TableDef;
 use dataflow::error::ConnectorError;
-use rdkafka::Message;
-use rdkafka::message::Headers;
 
 use crate::headers::{self, HeaderMap};
 use crate::keys::{KeyFields, is_raw_type, value_table};
+use crate::queue::TopicMessage;
 
 /// What a column is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +183,7 @@ pub(crate) struct Collector {
 
 impl Collector {
     /// Takes the next message. Gives why it is no row, if it is none.
-    pub(crate) fn push(&mut self, message: &impl Message) -> Option<&'static str> {
+    pub(crate) fn push(&mut self, message: &impl TopicMessage) -> Option<&'static str> {
         let mut fault = self.must_have.iter().find_map(|output| match output {
             MessageColumn::Key(_) | MessageColumn::KeyField(_) if message.key().is_none() => {
                 Some("it has no key, and a column of it is NOT NULL")
@@ -192,7 +191,7 @@ impl Collector {
             MessageColumn::Headers(_) if message.headers().is_none() => {
                 Some("it has no headers, and their column is NOT NULL")
             }
-            MessageColumn::Timestamp if message.timestamp().to_millis().is_none() => {
+            MessageColumn::Timestamp if message.millis().is_none() => {
                 Some("it has no timestamp, and its column is NOT NULL")
             }
             _ => None,
@@ -201,7 +200,7 @@ impl Collector {
             offset.append_value(message.offset());
         }
         if let Some(timestamp) = &mut self.timestamp {
-            timestamp.append_option(message.timestamp().to_millis());
+            timestamp.append_option(message.millis());
         }
         if let Some(key) = &mut self.text_key {
             let text = message.key().map(std::str::from_utf8).transpose();
@@ -218,9 +217,9 @@ impl Collector {
         }
         if let Some(headers) = &mut self.headers {
             let text = message.headers().map(|headers| {
-                let pairs = headers.iter().map(|header| {
-                    let value = header.value.map(|value| String::from_utf8_lossy(value).into());
-                    (header.key.to_owned(), value.unwrap_or(serde_json::Value::Null))
+                let pairs = headers.into_iter().map(|(name, value)| {
+                    let value = value.map(|value| String::from_utf8_lossy(value).into());
+                    (name.into_owned(), value.unwrap_or(serde_json::Value::Null))
                 });
                 serde_json::Value::Object(pairs.collect()).to_string()
             });
@@ -228,10 +227,8 @@ impl Collector {
         }
         if let Some(map) = &mut self.header_map {
             // Of several with one name the last counts.
-            let headers: Option<BTreeMap<&str, Option<&[u8]>>> = message
-                .headers()
-                .map(|headers| headers.iter().map(|header| (header.key, header.value)).collect());
-            map.append(headers);
+            let headers = message.headers();
+            map.append(headers.map(|headers| headers.into_iter().collect::<BTreeMap<_, _>>()));
         }
         fault
     }

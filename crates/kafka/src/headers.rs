@@ -30,7 +30,7 @@ impl HeaderMap {
     /// Appends the headers of a row; `None` is NULL.
     pub(crate) fn append<'a>(
         &mut self,
-        headers: Option<impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>>,
+        headers: Option<impl IntoIterator<Item = (impl AsRef<str>, Option<&'a [u8]>)>>,
     ) {
         let is_valid = headers.is_some();
         for (name, value) in headers.into_iter().flatten() {

@@ -12,7 +12,7 @@
 //!
 //! Absent on purpose: consumer groups. Who reads which partition is the job's to decide, and
 //! positions lie in its checkpoints.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::sync::{Arc, LazyLock};
 
@@ -33,6 +33,7 @@ mod keys;
 #[cfg(test)]
 mod late_registry;
 mod properties;
+mod queue;
 mod reader;
 mod security;
 mod settings;

@@ -4,9 +4,9 @@
 //! up, and of marks that the brokers write, are no messages. So the end of a bounded table is
 //! reached by an offset behind it, or when the brokers say that there is nothing more to be seen.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use connectors::messages::MessageDecoder;
 use dataflow::backlog::FlowBacklog;
@@ -15,14 +15,15 @@ use dataflow::error::ConnectorError;
 use dataflow::origins::Origins;
 use dataflow::position::refused;
 use dataflow::source::{Next, Position, ReaderContext, SplitReader};
-use rdkafka::consumer::{Consumer, base_consumer::PartitionQueue};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::{Message, Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList};
 
-use crate::client::{Flow, Listener, SharedConsumer};
+use crate::client::{Flow, SharedConsumer};
 use crate::columns::{Collector, TopicColumns};
 use crate::errors::{code_of, failed, unexpected};
 use crate::keys::KeyDecoder;
+use crate::queue::{MessageQueue, TopicMessage};
 use crate::settings::Topic;
 
 /// The name of positions: the next offset, and the first that is not read.
@@ -83,7 +84,7 @@ pub(crate) struct PartitionReader {
     split: String,
     place: PartitionRange,
     /// Declared before the consumer, so that it is dropped first.
-    queue: Option<PartitionQueue<Listener>>,
+    queue: Option<MessageQueue>,
     shared: Option<Arc<SharedConsumer>>,
     decoder: MessageDecoder,
     /// Reads columns of the key, where some are read.
@@ -129,10 +130,10 @@ impl PartitionReader {
         if let Some(shared) = reader.shared.clone() {
             shared.wakes(context.waker.clone());
             let (topic, partition) = (&reader.reading.topic.name, reader.reading.partition);
-            let mut queue =
-                shared.consumer.split_partition_queue(topic, partition).ok_or_else(|| {
-                    failed(&reader.split, "the client has no queue for it", "report this")
-                })?;
+            let queue = MessageQueue::of(&shared.consumer, topic, partition);
+            let mut queue = queue.ok_or_else(|| {
+                failed(&reader.split, "the client has no queue for it", "report this")
+            })?;
             let (backlog, is_drained) = (&reader.backlog, Arc::clone(&reader.is_drained));
             let flow = Flow { backlog: Arc::downgrade(backlog), is_drained };
             shared.health.measure((topic.clone(), partition), flow);
@@ -159,9 +160,9 @@ impl PartitionReader {
     /// Takes messages that have come, up to `rows_max`. Gives whether all of them are read that
     /// there are to read.
     fn take(&mut self, rows_max: usize, batch: &mut Taken) -> Result<bool, ConnectorError> {
-        let Some(queue) = self.queue.take() else { return Ok(true) };
+        let Some(mut queue) = self.queue.take() else { return Ok(true) };
         let next = self.place.next;
-        let is_all = self.take_from(&queue, rows_max, batch);
+        let is_all = self.take_from(&mut queue, rows_max, batch);
         self.queue = Some(queue);
         if self.place.next > next {
             self.backlog.set_read(self.place.next.cast_unsigned());
@@ -171,49 +172,70 @@ impl PartitionReader {
 
     fn take_from(
         &mut self,
-        queue: &PartitionQueue<Listener>,
+        queue: &mut MessageQueue,
         rows_max: usize,
         batch: &mut Taken,
     ) -> Result<bool, ConnectorError> {
-        let mut bytes = 0;
-        while batch.offsets.len() < rows_max.max(1) && bytes < BATCH_BYTES_MAX {
-            let message = match queue.poll(Duration::ZERO) {
-                None => return Ok(false),
-                Some(Ok(message)) => message,
-                Some(Err(KafkaError::PartitionEOF(_))) => {
-                    if self.place.end.is_some() {
-                        return Ok(true);
-                    }
-                    self.is_drained.store(true, Ordering::Relaxed);
-                    continue;
-                }
-                Some(Err(error)) if code_of(&error) == Some(Code::AutoOffsetReset) => {
-                    self.in_gap = true;
-                    return Ok(false);
-                }
-                Some(Err(error)) if code_of(&error).is_some_and(may_pass) => {
-                    tracing::debug!(target: "kafka", %error, split = self.split);
-                    continue;
-                }
-                // To go on after an error that is not known might pass over messages.
-                Some(Err(error)) => return Err(unexpected(&self.split, &error)),
-            };
-            self.is_drained.store(false, Ordering::Relaxed);
-            let offset = message.offset();
-            if offset < self.place.next {
-                continue;
+        let (mut bytes, mut ended) = (0, Ok(None));
+        queue.take(&mut |message| {
+            ended = self.take_one(message, batch, &mut bytes);
+            let has_room = batch.offsets.len() < rows_max.max(1) && bytes < BATCH_BYTES_MAX;
+            match ended {
+                Ok(None) if has_room => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
             }
-            if self.place.end.is_some_and(|end| offset >= end) {
-                return Ok(true);
+        });
+        Ok(ended?.unwrap_or_else(|| self.place.is_at_end()))
+    }
+
+    /// Takes what comes next in the queue, and adds the bytes of a message. Where nothing more is
+    /// to be taken now, it gives whether everything is read.
+    fn take_one(
+        &mut self,
+        message: Result<impl TopicMessage, KafkaError>,
+        batch: &mut Taken,
+        bytes: &mut usize,
+    ) -> Result<Option<bool>, ConnectorError> {
+        let message = match message {
+            Ok(message) => message,
+            Err(KafkaError::PartitionEOF(_)) => {
+                if self.place.end.is_some() {
+                    return Ok(Some(true));
+                }
+                self.is_drained.store(true, Ordering::Relaxed);
+                return Ok(None);
             }
-            bytes += message.payload_len() + message.key_len();
-            self.accept(&message, batch)?;
+            Err(error) if code_of(&error) == Some(Code::AutoOffsetReset) => {
+                self.in_gap = true;
+                return Ok(Some(false));
+            }
+            Err(error) if code_of(&error).is_some_and(may_pass) => {
+                tracing::debug!(target: "kafka", %error, split = self.split);
+                return Ok(None);
+            }
+            // To go on after an error that is not known might pass over messages.
+            Err(error) => return Err(unexpected(&self.split, &error)),
+        };
+        self.is_drained.store(false, Ordering::Relaxed);
+        let offset = message.offset();
+        if offset < self.place.next {
+            return Ok(None);
         }
-        Ok(self.place.is_at_end())
+        if self.place.end.is_some_and(|end| offset >= end) {
+            return Ok(Some(true));
+        }
+        let parts = [message.payload(), message.key()];
+        *bytes += parts.into_iter().flatten().map(<[u8]>::len).sum::<usize>();
+        self.accept(&message, batch)?;
+        Ok(None)
     }
 
     /// Takes a message that is to be read.
-    fn accept(&mut self, message: &impl Message, batch: &mut Taken) -> Result<(), ConnectorError> {
+    fn accept(
+        &mut self,
+        message: &impl TopicMessage,
+        batch: &mut Taken,
+    ) -> Result<(), ConnectorError> {
         self.place.next = message.offset() + 1;
         batch.offsets.push(message.offset());
         self.decoder.push(message.payload())?;

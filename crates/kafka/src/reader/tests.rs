@@ -7,11 +7,38 @@ use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use dataflow::connector::TableDef;
 use fabric::clock::MonotonicClock;
-use rdkafka::Timestamp;
-use rdkafka::message::OwnedMessage;
 
 use super::*;
 use crate::late_registry::{LONG, registry, schema, table, unparks};
+use crate::queue::InHeader;
+
+/// A message of no broker.
+struct OwnMessage {
+    offset: i64,
+    value: Vec<u8>,
+}
+
+impl TopicMessage for OwnMessage {
+    fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    fn payload(&self) -> Option<&[u8]> {
+        Some(&self.value)
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn millis(&self) -> Option<i64> {
+        None
+    }
+
+    fn headers(&self) -> Option<Vec<InHeader<'_>>> {
+        None
+    }
+}
 
 fn reader(table: &TableDef) -> PartitionReader {
     let topic = Topic::new(table).unwrap();
@@ -40,10 +67,7 @@ fn take(reader: &mut PartitionReader, schema: u32, messages: &[(i64, u8)]) -> Op
     for (offset, n) in messages {
         // Zigzag, of one byte.
         let value = [&[0], &schema.to_be_bytes()[..], &[n * 2]].concat();
-        let topic = reader.reading.topic.name.clone();
-        let time = Timestamp::NotAvailable;
-        let message = OwnedMessage::new(Some(value), None, topic, time, 0, *offset, None);
-        reader.accept(&message, &mut taken).unwrap();
+        reader.accept(&OwnMessage { offset: *offset, value }, &mut taken).unwrap();
     }
     reader.decode(HeldMessages { taken, from }).unwrap()
 }
