@@ -4,6 +4,10 @@
 //! window all at once when it closes. Memory that is given back in between is cleared by the kernel
 //! page by page when it is used again: a join of windows on two processes spent half of its time
 //! there.
+//!
+//! Libraries of C allocate by mimalloc, too (its feature `override`): Kafka's client takes memory
+//! for each message on one thread and frees it on another. With the allocator of the C library a
+//! job that reads a topic took 8 % more of the processor.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long};
