@@ -1,22 +1,22 @@
-//! Which links are asked at a step whether they have something.
+//! Which links are asked at a step whether they have an event: a frame, credit, a completion.
 //!
 //! A worker of a large job has a link with each of hundreds of others, and few of them carry
-//! something at a time. Those that have had something lately, or on which something was sent, are
+//! something at a time. Those that have had an event lately, or on which something was sent, are
 //! on the ready list: they are asked at each step, and what was posted on them is started. Of the
 //! others a sixteenth is asked, in turn, and all of them when nothing else has happened: a worker
 //! that has nothing to do asks all.
 //!
 //! ```text
-//!   ready   ask, ask, ask                at each step ── LEAVES_AFTER steps without news ─┐
-//!     ▲                                                                                   ▼
-//!     └── news, or something is sent ──  others   ask 1/SHARE of them at each step, all when idle
+//!   ready   ask, ask, ask                at each step ── LEAVES_AFTER steps without an event ─┐
+//!     ▲                                                                                       ▼
+//!     └── an event, or a frame is sent ── others   ask 1/SHARE of them at each step, all when idle
 //! ```
 //!
 //! So the first frame on a link that carried nothing is seen after [`SHARE`] steps at the latest.
 
 use std::cell::{Cell, RefCell};
 
-/// A link leaves the list after this number of steps without news.
+/// A link leaves the list after this number of steps without an event.
 const LEAVES_AFTER: u32 = 16;
 
 /// One of this number of the links that are not on the list is asked at each step.
@@ -26,7 +26,8 @@ const SHARE: usize = 16;
 pub(super) struct ReadyList {
     /// Workers whose links are on the list.
     ready: RefCell<Vec<u32>>,
-    /// By worker: steps without news since it came on the list; `None` for one that is not on it.
+    /// By worker: steps without an event since it came on the list; `None` for one that is not on
+    /// it.
     quiet_steps: Vec<Cell<Option<u32>>>,
     /// The worker behind the last one that was asked in turn.
     next: Cell<usize>,
@@ -40,7 +41,7 @@ impl ReadyList {
         Self { ready, quiet_steps, next: Cell::new(0) }
     }
 
-    /// The link with a worker has news, or something is sent on it.
+    /// The link with a worker has an event, or something is sent on it.
     pub(super) fn put(&self, worker: u32) {
         if self.quiet_steps[worker as usize].replace(Some(0)).is_none() {
             self.ready.borrow_mut().push(worker);
@@ -51,14 +52,14 @@ impl ReadyList {
         self.quiet_steps[worker as usize].get().is_some()
     }
 
-    /// Whether the link with a worker stays on the list behind a step without news.
+    /// Whether the link with a worker stays on the list behind a step without an event.
     fn stays(&self, worker: u32) -> bool {
         let steps = &self.quiet_steps[worker as usize];
         steps.set(steps.get().map(|steps| steps + 1).filter(|steps| *steps < LEAVES_AFTER));
         steps.get().is_some()
     }
 
-    /// Asks the links on the list by `ask`, which tells whether there were news, and takes those
+    /// Asks the links on the list by `ask`, which tells whether there was an event, and takes those
     /// off that have had none for long.
     ///
     /// # Errors
@@ -81,7 +82,7 @@ impl ReadyList {
         Ok(())
     }
 
-    /// Asks a share of the other links, or all of them; those with news come on the list.
+    /// Asks a share of the other links, or all of them; those with an event come on the list.
     ///
     /// # Errors
     /// That of `ask`.
@@ -111,12 +112,12 @@ impl ReadyList {
 mod tests {
     use super::*;
 
-    /// The workers that are asked at a step, of which `news` have something.
-    fn step(list: &ReadyList, news: &[u32]) -> Vec<u32> {
+    /// The workers that are asked at a step, of which `events` have something.
+    fn step(list: &ReadyList, events: &[u32]) -> Vec<u32> {
         let mut asked = Vec::new();
         let mut ask = |worker| {
             asked.push(worker);
-            Ok::<_, ()>(news.contains(&worker))
+            Ok::<_, ()>(events.contains(&worker))
         };
         list.ask_ready(&mut ask).unwrap();
         list.ask_others(false, &mut ask).unwrap();
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn links_without_news_are_asked_in_turn() {
+    fn links_without_events_are_asked_in_turn() {
         const WORKERS: u32 = 100;
         let list = ReadyList::new(WORKERS as usize);
         for at in 0..LEAVES_AFTER {
@@ -141,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn news_and_what_is_sent_bring_a_link_onto_the_list() {
+    fn an_event_and_a_frame_that_is_sent_bring_a_link_onto_the_list() {
         let list = ReadyList::new(50);
         (0..LEAVES_AFTER).for_each(|_| drop(step(&list, &[])));
-        list.for_each(|worker| panic!("{worker} has had no news"));
+        list.for_each(|worker| panic!("{worker} has had no event"));
         list.put(41);
         list.put(41);
         assert_eq!(step(&list, &[])[0], 41);
