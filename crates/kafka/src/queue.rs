@@ -2,7 +2,12 @@
 //!
 //! The call of the crate `rdkafka` for one message asks the clock three times, locks the queue and
 //! makes an event: a third of what it costs to read a topic. So messages are taken by
-//! `rd_kafka_consume_callback_queue`, which that crate does not have.
+//! `rd_kafka_consume_callback`, which that crate does not have.
+//!
+//! The client fetches more while a call runs, for what it hands on has left its queue. So a call
+//! hands on [`TAKEN_MAX`] messages at most, and all of them are used before the next call, unless
+//! batches have fewer rows: messages that wait never take more than twice what the client may fetch
+//! ahead.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -14,15 +19,21 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 
+use rdkafka::ClientContext;
 use rdkafka::bindings as c;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::client::Listener;
 
+/// Messages that one call of the client hands on, at most.
+pub(crate) const TAKEN_MAX: usize = 64;
+
+/// The property of the client that says so.
+pub(crate) const TAKEN_PROPERTY: &str = "consume.callback.max.messages";
+
 const NO_ERROR: c::rd_kafka_resp_err_t = c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-const END: c::rd_kafka_resp_err_t = c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__PARTITION_EOF;
 
 /// A header: its name, and its value if it has one.
 pub(crate) type InHeader<'a> = (Cow<'a, str>, Option<&'a [u8]>);
@@ -44,9 +55,10 @@ pub(crate) trait TopicMessage {
     fn headers(&self) -> Option<Vec<InHeader<'_>>>;
 }
 
-/// The messages of a partition that the client has fetched.
+/// The messages of a partition that the client has fetched. The client is dropped last.
 pub(crate) struct MessageQueue {
-    native: NativeQueue,
+    topic: NativeTopic,
+    partition: i32,
     /// Calls back when a message comes.
     split: PartitionQueue<Listener>,
     consumer: Arc<BaseConsumer<Listener>>,
@@ -55,7 +67,7 @@ pub(crate) struct MessageQueue {
 /// What a call of the client hands its messages to.
 struct Taking<'a> {
     act: &'a mut dyn FnMut(Result<ClientMessage<'_>, KafkaError>) -> ControlFlow<()>,
-    client: *mut c::rd_kafka_t,
+    consumer: &'a BaseConsumer<Listener>,
     panicked: Option<Box<dyn Any + Send>>,
 }
 
@@ -70,33 +82,36 @@ impl MessageQueue {
         let split = consumer.split_partition_queue(topic, partition)?;
         let (topic, consumer) = (CString::new(topic).ok()?, Arc::clone(consumer));
         let client = consumer.client().native_ptr();
-        // SAFETY: the client outlives the queue, which has it, and copies the name.
-        let native = unsafe { c::rd_kafka_queue_get_partition(client, topic.as_ptr(), partition) };
-        Some(Self { native: NativeQueue(NonNull::new(native)?), split, consumer })
+        // SAFETY: the client outlives its topic, and copies the name.
+        let topic = unsafe { c::rd_kafka_topic_new(client, topic.as_ptr(), ptr::null_mut()) };
+        Some(Self { topic: NativeTopic(NonNull::new(topic)?), partition, split, consumer })
     }
 
-    /// Sets what is called, on a thread of the client, when the first message comes into the empty
-    /// queue.
+    /// Sets what is called when a message comes into the empty queue, on a thread of the client, or
+    /// within [`take`](Self::take) when that breaks off. It must not use the queue.
     pub(crate) fn set_nonempty_callback(&mut self, act: impl Fn() + Send + Sync + 'static) {
         self.split.set_nonempty_callback(act);
     }
 
-    /// Hands on the messages that have come, and what the client says in place of one, such as
-    /// [`KafkaError::PartitionEOF`], until there are no more or `act` breaks off.
+    /// Hands on up to [`TAKEN_MAX`] messages that have come, and what the client says in place of
+    /// one, such as [`KafkaError::PartitionEOF`], until `act` breaks off. Gives whether there may
+    /// be more.
     pub(crate) fn take(
         &mut self,
         act: &mut dyn FnMut(Result<ClientMessage<'_>, KafkaError>) -> ControlFlow<()>,
-    ) {
-        let client = self.consumer.client().native_ptr();
-        let mut taking = Taking { act, client, panicked: None };
+    ) -> bool {
+        let mut taking = Taking { act, consumer: &self.consumer, panicked: None };
         let opaque = (&raw mut taking).cast::<c_void>();
-        // SAFETY: the queue lives, and `taking` until the call returns: it hands on nothing later.
-        unsafe {
-            c::rd_kafka_consume_callback_queue(self.native.0.as_ptr(), 0, Some(hand_on), opaque)
+        // SAFETY: the topic lives, and `taking` until the call returns: it hands on nothing later.
+        let count = unsafe {
+            let topic = self.topic.0.as_ptr();
+            c::rd_kafka_consume_callback(topic, self.partition, 0, Some(hand_on), opaque)
         };
         if let Some(panicked) = taking.panicked {
             resume_unwind(panicked);
         }
+        // It is below 0 where the client does not know the partition.
+        usize::try_from(count).is_ok_and(|count| count >= TAKEN_MAX)
     }
 }
 
@@ -106,49 +121,72 @@ impl MessageQueue {
 /// Both live during the call, and nobody else has the second one.
 unsafe extern "C" fn hand_on(message: *mut c::rd_kafka_message_t, opaque: *mut c_void) {
     // SAFETY: as above.
-    let (message, taking) = unsafe { (&*message, &mut *opaque.cast::<Taking<'_>>()) };
-    let message = match message.err {
-        NO_ERROR => Ok(ClientMessage(message)),
-        END => Err(KafkaError::PartitionEOF(message.partition)),
-        error => Err(KafkaError::MessageConsumption(error.into())),
-    };
+    let taking = unsafe { &mut *opaque.cast::<Taking<'_>>() };
+    let consumer = taking.consumer;
     // A panic must not unwind through C.
-    let goes_on = catch_unwind(AssertUnwindSafe(|| (taking.act)(message)));
+    let goes_on = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: as above.
+        (taking.act)(unsafe { message_of(message, consumer) })
+    }));
     match goes_on {
         Ok(ControlFlow::Continue(())) => return,
         Ok(ControlFlow::Break(())) => {}
         Err(panicked) => taking.panicked = Some(panicked),
     }
     // SAFETY: the client lives, and this is a call of its own: it puts the others back.
-    unsafe { c::rd_kafka_yield(taking.client) };
+    unsafe { c::rd_kafka_yield(consumer.client().native_ptr()) };
 }
 
-/// A reference to a queue of the client.
-struct NativeQueue(NonNull<c::rd_kafka_queue_t>);
+/// A message of the client, or what it says in place of one, which its listener is told, too.
+///
+/// # Safety
+/// It lives as long as is said.
+unsafe fn message_of<'a>(
+    message: *const c::rd_kafka_message_t,
+    consumer: &BaseConsumer<Listener>,
+) -> Result<ClientMessage<'a>, KafkaError> {
+    // SAFETY: as above. The code of an error may be one of a broker that the enumeration does not
+    // have: it is read as the number that it is.
+    let code = unsafe { (&raw const (*message).err).cast::<i32>().read() };
+    match c::rd_kafka_resp_err_t::try_from(code).map_or(Code::Unknown, Code::from) {
+        // SAFETY: as above, and its code is one that there is.
+        Code::NoError => Ok(ClientMessage(unsafe { &*message })),
+        // SAFETY: as above.
+        Code::PartitionEOF => Err(KafkaError::PartitionEOF(unsafe { (*message).partition })),
+        code => {
+            // SAFETY: as above; the bytes of an error are its reason.
+            let reason = unsafe { bytes((*message).payload, (*message).len) };
+            let reason = String::from_utf8_lossy(reason.unwrap_or_default());
+            consumer.context().error(KafkaError::Global(code), &reason);
+            Err(KafkaError::MessageConsumption(code))
+        }
+    }
+}
 
-// SAFETY: the client locks its queues.
-unsafe impl Send for NativeQueue {}
+/// A topic of a client.
+struct NativeTopic(NonNull<c::rd_kafka_topic_t>);
 
-impl Drop for NativeQueue {
+// SAFETY: the client locks its topics.
+unsafe impl Send for NativeTopic {}
+
+impl Drop for NativeTopic {
     fn drop(&mut self) {
         // SAFETY: it is ours, and nobody uses it any more.
-        unsafe { c::rd_kafka_queue_destroy(self.0.as_ptr()) };
+        unsafe { c::rd_kafka_topic_destroy(self.0.as_ptr()) };
     }
+}
+
+/// Bytes of a message.
+///
+/// # Safety
+/// They live, unchanged, as long as is said, or `at` is null.
+unsafe fn bytes<'a>(at: *const c_void, len: usize) -> Option<&'a [u8]> {
+    // SAFETY: as above.
+    (!at.is_null()).then(|| unsafe { slice::from_raw_parts(at.cast(), len) })
 }
 
 /// A message in the memory of the client.
 pub(crate) struct ClientMessage<'a>(&'a c::rd_kafka_message_t);
-
-impl ClientMessage<'_> {
-    /// Bytes of this length, which live as long as the message.
-    ///
-    /// # Safety
-    /// They are of this message, or `at` is null.
-    unsafe fn bytes(&self, at: *const c_void, len: usize) -> Option<&[u8]> {
-        // SAFETY: as above; the client does not change them.
-        (!at.is_null()).then(|| unsafe { slice::from_raw_parts(at.cast(), len) })
-    }
-}
 
 impl TopicMessage for ClientMessage<'_> {
     fn offset(&self) -> i64 {
@@ -156,19 +194,21 @@ impl TopicMessage for ClientMessage<'_> {
     }
 
     fn payload(&self) -> Option<&[u8]> {
-        // SAFETY: the fields of one message belong together.
-        unsafe { self.bytes(self.0.payload, self.0.len) }
+        // SAFETY: they live as long as the message.
+        unsafe { bytes(self.0.payload, self.0.len) }
     }
 
     fn key(&self) -> Option<&[u8]> {
         // SAFETY: as above.
-        unsafe { self.bytes(self.0.key, self.0.key_len) }
+        unsafe { bytes(self.0.key, self.0.key_len) }
     }
 
     fn millis(&self) -> Option<i64> {
-        // SAFETY: the message lives.
-        let millis = unsafe { c::rd_kafka_message_timestamp(self.0, ptr::null_mut()) };
-        (millis != -1).then_some(millis)
+        let mut kind = c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        // SAFETY: the message lives, and the client has no other kinds.
+        let millis = unsafe { c::rd_kafka_message_timestamp(self.0, &raw mut kind) };
+        let is_there = kind != c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        (is_there && millis != -1).then_some(millis)
     }
 
     fn headers(&self) -> Option<Vec<InHeader<'_>>> {
@@ -186,7 +226,7 @@ impl TopicMessage for ClientMessage<'_> {
             unsafe {
                 let error = c::rd_kafka_header_get_all(headers, at, to_name, to_value, to_len);
                 let is_there = error == NO_ERROR;
-                is_there.then(|| (CStr::from_ptr(name).to_string_lossy(), self.bytes(value, len)))
+                is_there.then(|| (CStr::from_ptr(name).to_string_lossy(), bytes(value, len)))
             }
         };
         Some((0..).map_while(header).collect())

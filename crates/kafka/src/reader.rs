@@ -23,7 +23,7 @@ use crate::client::{Flow, SharedConsumer};
 use crate::columns::{Collector, TopicColumns};
 use crate::errors::{code_of, failed, unexpected};
 use crate::keys::KeyDecoder;
-use crate::queue::{MessageQueue, TopicMessage};
+use crate::queue::{MessageQueue, TAKEN_MAX, TopicMessage};
 use crate::settings::Topic;
 
 /// The name of positions: the next offset, and the first that is not read.
@@ -176,16 +176,24 @@ impl PartitionReader {
         rows_max: usize,
         batch: &mut Taken,
     ) -> Result<bool, ConnectorError> {
-        let (mut bytes, mut ended) = (0, Ok(None));
-        queue.take(&mut |message| {
-            ended = self.take_one(message, batch, &mut bytes);
-            let has_room = batch.offsets.len() < rows_max.max(1) && bytes < BATCH_BYTES_MAX;
-            match ended {
-                Ok(None) if has_room => ControlFlow::Continue(()),
-                _ => ControlFlow::Break(()),
+        let (rows_max, mut bytes) = (rows_max.max(1), 0);
+        loop {
+            let mut ended = Ok(None);
+            let has_more = queue.take(&mut |message| {
+                ended = self.take_one(message, batch, &mut bytes);
+                match ended {
+                    Ok(None) if batch.offsets.len() < rows_max => ControlFlow::Continue(()),
+                    _ => ControlFlow::Break(()),
+                }
+            });
+            if let Some(is_all) = ended? {
+                return Ok(is_all);
             }
-        });
-        Ok(ended?.unwrap_or_else(|| self.place.is_at_end()))
+            let has_room = batch.offsets.len() + TAKEN_MAX <= rows_max && bytes < BATCH_BYTES_MAX;
+            if !has_more || !has_room {
+                return Ok(self.place.is_at_end());
+            }
+        }
     }
 
     /// Takes what comes next in the queue, and adds the bytes of a message. Where nothing more is

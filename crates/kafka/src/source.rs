@@ -31,6 +31,7 @@ use crate::client::{
 use crate::columns::TopicColumns;
 use crate::errors::{failed, final_error, unexpected};
 use crate::keys::KeyDecoder;
+use crate::queue::{TAKEN_MAX, TAKEN_PROPERTY};
 use crate::reader::{PartitionRange, PartitionReader, PartitionSettings};
 use crate::settings::{SourceSettings, Startup, Topic, TopicChoice};
 
@@ -105,6 +106,7 @@ impl KafkaSource {
         config.set("enable.auto.offset.store", "false");
         config.set("enable.partition.eof", "true");
         config.set("auto.offset.reset", "error");
+        config.set(TAKEN_PROPERTY, TAKEN_MAX.to_string());
         let listener = Listener::new(&self.topic);
         let consumer = BaseConsumer::from_config_and_context(&config, listener);
         consumer.map_err(|error| unexpected(&self.place(), &error))

@@ -45,10 +45,13 @@ const FENCED_MAX: u32 = 3;
 const ROOM: Duration = Duration::from_millis(10);
 
 /// The wait for reports of messages, before it is asked whether all have come.
-const REPORTS: Duration = Duration::from_millis(1);
+const REPORTS: Duration = Duration::from_millis(4);
 
 /// The pause before a publication is retried.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// A producer that has published nothing is kept for this time.
+const NEXT_KEPT: Duration = Duration::from_secs(60);
 
 /// The count is asked for again after this time: brokers may have forgotten it.
 const COUNT_KEPT: Duration = Duration::from_secs(60);
@@ -106,8 +109,9 @@ impl From<KafkaError> for Failure {
 struct Begun {
     producer: BaseProducer<ProducerListener>,
     deliveries: Arc<Deliveries>,
-    /// Whether it has waited for its epoch: from then on it fences the producers before it.
+    /// Whether it is known to have its epoch: it has fenced the producers before it.
     has_epoch: bool,
+    since: Instant,
 }
 
 impl Transactions {
@@ -203,7 +207,9 @@ impl Transactions {
     /// # Errors
     /// When the brokers do not give it one.
     fn begun(&self, state: &mut State) -> Result<Begun, ConnectorError> {
-        let mut begun = state.next.take().map_or_else(|| self.begin(), Ok)?;
+        // Nobody takes the events of one that waits: it is not kept for long.
+        let next = state.next.take().filter(|next| next.since.elapsed() < NEXT_KEPT);
+        let mut begun = next.map_or_else(|| self.begin(), Ok)?;
         if !begun.has_epoch {
             let Begun { producer, deliveries, .. } = &begun;
             let poll = || producer.poll(SERVED);
@@ -227,7 +233,7 @@ impl Transactions {
         let producer = producer.map_err(|error| unexpected(&self.place(), &error))?;
         // The client goes on with it when the time is over, and the next call waits for its end.
         let has_epoch = producer.init_transactions(Duration::ZERO).is_ok();
-        Ok(Begun { producer, deliveries, has_epoch })
+        Ok(Begun { producer, deliveries, has_epoch, since: Instant::now() })
     }
 
     fn transact(
@@ -257,8 +263,12 @@ impl Transactions {
         self.until(|| producer.send_offsets_to_transaction(&marker, &group, STEP))?;
         // A commit looks for reports of messages ten times a second.
         let since = Instant::now();
-        while deliveries.in_flight() > 0 && since.elapsed() < self.topic.retry_timeout {
-            producer.poll(REPORTS);
+        while deliveries.in_flight() > 0
+            && deliveries.failure(&self.topic).is_none()
+            && since.elapsed() < STEP
+        {
+            // What has not come by then comes later.
+            let _ = producer.flush(REPORTS);
         }
         Ok(self.until(|| producer.commit_transaction(STEP))?)
     }

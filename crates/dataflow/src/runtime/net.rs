@@ -151,11 +151,8 @@ impl Net {
         let moved = Cell::new(false);
         let ask = |worker| self.ask(worker, &moved);
         self.ready.ask_ready(ask)?;
-        self.ready.ask_others(false, ask)?;
         // Parking has armed every link.
-        if parked || !moved.get() {
-            self.ready.ask_others(true, ask)?;
-        }
+        self.ready.ask_others(parked || !moved.get(), ask)?;
         self.submit();
         let mut moved = moved.get() | self.take_link_events()?;
         moved |= self.in_flight().is_some_and(|mut in_flight| in_flight.poll());

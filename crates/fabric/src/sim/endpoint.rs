@@ -200,6 +200,10 @@ impl Endpoint for SimEndpoint {
         lock(&self.net).poll(self.end, out)
     }
 
+    fn has_news(&mut self) -> bool {
+        lock(&self.net).has_events(self.end)
+    }
+
     fn arm(&mut self) -> Armed {
         if lock(&self.net).has_events(self.end) { Armed::Ready } else { Armed::Virtual }
     }

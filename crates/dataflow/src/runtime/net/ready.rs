@@ -13,6 +13,9 @@
 //! ```
 //!
 //! So the first frame on a link that carried nothing is seen after [`SHARE`] steps at the latest.
+//! The end of a process shows at the socket of its link, which over shared memory is looked at once
+//! in some thousand times that the link is asked: [`SHARE`] times later where the worker is busy
+//! with others.
 
 use std::cell::{Cell, RefCell};
 
