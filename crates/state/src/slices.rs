@@ -279,17 +279,17 @@ impl Slices {
         if self.bytes >= budget {
             self.free.drain(..).for_each(|slice| self.bytes -= slice.bytes());
             self.spill_down()?;
-            if self.bytes >= budget {
+            if self.bytes >= self.limit() {
                 return Err(StateError::Budget { bytes: self.bytes, budget });
             }
         }
         self.changes += 1;
-        let applied = match self.apply_in_memory(start, &apply) {
+        let applied = match self.apply_in_memory(start, budget, &apply) {
             // An array would outgrow the budget, and nothing has happened yet.
             Err(StateError::Growth { .. }) if self.cold.is_some() => {
                 self.spill(start)?;
                 self.spill_down()?;
-                self.apply_in_memory(start, &apply)
+                self.apply_in_memory(start, self.limit(), &apply)
             }
             applied => applied,
         }
@@ -302,12 +302,23 @@ impl Slices {
         Ok(applied)
     }
 
+    /// Bytes at which nothing more is taken. Where groups are spilled, the budget says when: groups
+    /// that others own are not, but are given away with the next delta, and until then they may take
+    /// what the job has for all of its state.
+    fn limit(&self) -> usize {
+        match self.cold {
+            Some(_) => self.budget.max(self.spec.options.budget_bytes),
+            None => self.budget,
+        }
+    }
+
     fn apply_in_memory<T>(
         &mut self,
         start: i64,
+        budget: usize,
         apply: &impl Fn(&mut Slice) -> Result<T, StateError>,
     ) -> Result<T, StateError> {
-        let (budget, all) = (self.budget, self.spec.options.budget_bytes);
+        let all = self.spec.options.budget_bytes;
         let Live { slice, changed, .. } = self.live.entry(start).or_default();
         *changed = self.changes;
         let slice = slice.get_or_insert_with(|| {

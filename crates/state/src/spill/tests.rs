@@ -250,6 +250,27 @@ fn remote_groups_stay_until_they_are_taken() {
 }
 
 #[test]
+fn groups_of_others_may_exceed_the_budget_and_not_what_the_job_has() {
+    for keys in KEYS {
+        let fill = |limit| {
+            let mut windowed = Windowed::new(&keys.spec(limit), None);
+            let disk = SimDisk::new(SimDiskOptions::default());
+            windowed.slices().spill_to(disk, Some((1, Partitioner::new(3))));
+            windowed.set_budget(1 << 10);
+            let mut update = |number| {
+                let (key, value, _) = batch(keys, 2_000, number);
+                let args = [value.clone(), value, vec![]];
+                windowed.slices().update(0, ROWS as usize, &key, &args)
+            };
+            (0..40).try_for_each(&mut update)
+        };
+        fill(1 << 30).unwrap();
+        let error = fill(16 << 10).unwrap_err();
+        assert!(matches!(error, StateError::Budget { .. }), "{keys:?}: {error}");
+    }
+}
+
+#[test]
 fn a_batch_that_has_to_wait_for_the_disk_counts_once() {
     let budget = 600 << 10;
     let options = StateOptions { budget_bytes: budget, ..StateOptions::default() };
