@@ -303,8 +303,8 @@ impl Slices {
     }
 
     /// Bytes at which nothing more is taken. Where groups are spilled, the budget says when: groups
-    /// that others own are not, but are given away with the next delta, and until then they may take
-    /// what the job has for all of its state.
+    /// that others own are not, but are given away with the next delta, and until then they may
+    /// take what the job has for all of its state.
     fn limit(&self) -> usize {
         match self.cold {
             Some(_) => self.budget.max(self.spec.options.budget_bytes),
