@@ -30,7 +30,7 @@ use crate::client::Listener;
 /// Messages that one call of the client hands on, at most.
 pub(crate) const TAKEN_MAX: usize = 64;
 
-/// The property of the client that says so.
+/// The client's property for [`TAKEN_MAX`].
 pub(crate) const TAKEN_PROPERTY: &str = "consume.callback.max.messages";
 
 const NO_ERROR: c::rd_kafka_resp_err_t = c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -64,7 +64,7 @@ pub(crate) struct MessageQueue {
     consumer: Arc<BaseConsumer<Listener>>,
 }
 
-/// What a call of the client hands its messages to.
+/// The state of one call of the client, which hands its messages to `act`.
 struct Taking<'a> {
     act: &'a mut dyn FnMut(Result<ClientMessage<'_>, KafkaError>) -> ControlFlow<()>,
     consumer: &'a BaseConsumer<Listener>,
@@ -93,9 +93,8 @@ impl MessageQueue {
         self.split.set_nonempty_callback(act);
     }
 
-    /// Hands on up to [`TAKEN_MAX`] messages that have come, and what the client says in place of
-    /// one, such as [`KafkaError::PartitionEOF`], until `act` breaks off. Gives whether there may
-    /// be more.
+    /// Hands on up to [`TAKEN_MAX`] messages that have come, and errors in their place, such as
+    /// [`KafkaError::PartitionEOF`], until `act` breaks off. Gives whether there may be more.
     pub(crate) fn take(
         &mut self,
         act: &mut dyn FnMut(Result<ClientMessage<'_>, KafkaError>) -> ControlFlow<()>,
@@ -118,14 +117,14 @@ impl MessageQueue {
 /// Hands a message of the client to the [`Taking`] behind `opaque`.
 ///
 /// # Safety
-/// Both live during the call, and nobody else has the second one.
+/// `message` and the [`Taking`] live during the call, which alone has the second one.
 unsafe extern "C" fn hand_on(message: *mut c::rd_kafka_message_t, opaque: *mut c_void) {
-    // SAFETY: as above.
+    // SAFETY: `take` has made it, and waits for this call.
     let taking = unsafe { &mut *opaque.cast::<Taking<'_>>() };
     let consumer = taking.consumer;
     // A panic must not unwind through C.
     let goes_on = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: as above.
+        // SAFETY: the client drops the message behind this call.
         (taking.act)(unsafe { message_of(message, consumer) })
     }));
     match goes_on {
@@ -137,24 +136,25 @@ unsafe extern "C" fn hand_on(message: *mut c::rd_kafka_message_t, opaque: *mut c
     unsafe { c::rd_kafka_yield(consumer.client().native_ptr()) };
 }
 
-/// A message of the client, or what it says in place of one, which its listener is told, too.
+/// A message of the client, or the error in its place. The listener logs errors, too, and keeps
+/// them for messages to the user; the end of the partition is none.
 ///
 /// # Safety
-/// It lives as long as is said.
+/// `message` lives for `'a`.
 unsafe fn message_of<'a>(
     message: *const c::rd_kafka_message_t,
     consumer: &BaseConsumer<Listener>,
 ) -> Result<ClientMessage<'a>, KafkaError> {
-    // SAFETY: as above. The code of an error may be one of a broker that the enumeration does not
-    // have: it is read as the number that it is.
+    // SAFETY: the message lives. Its code is read as a number: brokers may have more of them than
+    // the enumeration.
     let code = unsafe { (&raw const (*message).err).cast::<i32>().read() };
     match c::rd_kafka_resp_err_t::try_from(code).map_or(Code::Unknown, Code::from) {
-        // SAFETY: as above, and its code is one that there is.
+        // SAFETY: the message lives, and its code is one of the enumeration.
         Code::NoError => Ok(ClientMessage(unsafe { &*message })),
-        // SAFETY: as above.
+        // SAFETY: the message lives.
         Code::PartitionEOF => Err(KafkaError::PartitionEOF(unsafe { (*message).partition })),
         code => {
-            // SAFETY: as above; the bytes of an error are its reason.
+            // SAFETY: the message lives; the bytes of an error are its reason.
             let reason = unsafe { bytes((*message).payload, (*message).len) };
             let reason = String::from_utf8_lossy(reason.unwrap_or_default());
             consumer.context().error(KafkaError::Global(code), &reason);
@@ -179,9 +179,9 @@ impl Drop for NativeTopic {
 /// Bytes of a message.
 ///
 /// # Safety
-/// They live, unchanged, as long as is said, or `at` is null.
+/// They live for `'a`, and nobody changes them; or `at` is null.
 unsafe fn bytes<'a>(at: *const c_void, len: usize) -> Option<&'a [u8]> {
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees it.
     (!at.is_null()).then(|| unsafe { slice::from_raw_parts(at.cast(), len) })
 }
 
@@ -199,7 +199,7 @@ impl TopicMessage for ClientMessage<'_> {
     }
 
     fn key(&self) -> Option<&[u8]> {
-        // SAFETY: as above.
+        // SAFETY: they live as long as the message.
         unsafe { bytes(self.0.key, self.0.key_len) }
     }
 

@@ -65,8 +65,8 @@ pub(crate) struct Transactions {
 
 #[derive(Default)]
 struct State {
-    /// The producer of the next publication, which begins or has begun.
-    next: Option<Begun>,
+    /// The producer of the next publication, which has an epoch or waits for one.
+    next: Option<TransactionalProducer>,
     /// The count since then, and when it was asked for.
     count: Option<(u64, Instant)>,
     /// A consumer by the name of the marker's group; it reads nothing.
@@ -106,11 +106,13 @@ impl From<KafkaError> for Failure {
     }
 }
 
-struct Begun {
+/// A producer of one transaction.
+struct TransactionalProducer {
     producer: BaseProducer<ProducerListener>,
     deliveries: Arc<Deliveries>,
     /// Whether it is known to have its epoch: it has fenced the producers before it.
     has_epoch: bool,
+    /// The time at which it was started.
     since: Instant,
 }
 
@@ -135,8 +137,8 @@ impl Transactions {
         {
             return Ok(count);
         }
-        let begun = self.begun(&mut state)?;
-        state.next = Some(begun);
+        let started = self.started(&mut state)?;
+        state.next = Some(started);
         let count = self.marker(&mut state)?.count;
         state.count = Some((count, Instant::now()));
         Ok(count)
@@ -155,22 +157,22 @@ impl Transactions {
         let (since, mut fenced) = (Instant::now(), 0);
         loop {
             state.count = None;
-            let begun = self.begun(&mut state)?;
+            let started = self.started(&mut state)?;
             let marker = self.marker(&mut state)?;
             if marker.count == before + 1 && marker.note == note_of(before + 1, publication) {
-                state.next = Some(begun);
+                state.next = Some(started);
                 return Ok(());
             }
             let is_forgotten = marker.count == 0 && !publication.again;
             if marker.count != before && !is_forgotten {
                 return Err(self.changed(before, marker.count));
             }
-            let error = match self.transact(&begun, &mut state, publication, before + 1) {
+            let error = match self.transact(&started, &mut state, publication, before + 1) {
                 Ok(()) => {
                     // The next publication need not wait for its producer. What fails now fails
                     // again when it is waited for.
                     if !publication.last {
-                        state.next = self.begin().ok();
+                        state.next = self.start().ok();
                         state.count = Some((before + 1, Instant::now()));
                     }
                     return Ok(());
@@ -178,7 +180,7 @@ impl Transactions {
                 Err(Failure::Staged(error)) => return Err(error),
                 Err(Failure::Client(error)) => error,
             };
-            if let Some(error) = begun.deliveries.final_error(&self.topic, &error) {
+            if let Some(error) = started.deliveries.final_error(&self.topic, &error) {
                 return Err(error);
             }
             let is_fenced = matches!(
@@ -206,23 +208,23 @@ impl Transactions {
     ///
     /// # Errors
     /// When the brokers do not give it one.
-    fn begun(&self, state: &mut State) -> Result<Begun, ConnectorError> {
+    fn started(&self, state: &mut State) -> Result<TransactionalProducer, ConnectorError> {
         // Nobody takes the events of one that waits: it is not kept for long.
         let next = state.next.take().filter(|next| next.since.elapsed() < NEXT_KEPT);
-        let mut begun = next.map_or_else(|| self.begin(), Ok)?;
-        if !begun.has_epoch {
-            let Begun { producer, deliveries, .. } = &begun;
+        let mut started = next.map_or_else(|| self.start(), Ok)?;
+        if !started.has_epoch {
+            let TransactionalProducer { producer, deliveries, .. } = &started;
             let poll = || producer.poll(SERVED);
             ask(&self.topic, self.topic.retry_timeout, &deliveries.listener, poll, |wait| {
                 producer.init_transactions(wait)
             })?;
-            begun.has_epoch = true;
+            started.has_epoch = true;
         }
-        Ok(begun)
+        Ok(started)
     }
 
     /// A producer that asks for an epoch of its own, and does not wait for it.
-    fn begin(&self) -> Result<Begun, ConnectorError> {
+    fn start(&self) -> Result<TransactionalProducer, ConnectorError> {
         let listener = Listener::new(&self.topic);
         let mut config = self.topic.config.clone();
         config.set("transactional.id", &self.id);
@@ -233,12 +235,12 @@ impl Transactions {
         let producer = producer.map_err(|error| unexpected(&self.place(), &error))?;
         // The client goes on with it when the time is over, and the next call waits for its end.
         let has_epoch = producer.init_transactions(Duration::ZERO).is_ok();
-        Ok(Begun { producer, deliveries, has_epoch, since: Instant::now() })
+        Ok(TransactionalProducer { producer, deliveries, has_epoch, since: Instant::now() })
     }
 
     fn transact(
         &self,
-        Begun { producer, deliveries, .. }: &Begun,
+        TransactionalProducer { producer, deliveries, .. }: &TransactionalProducer,
         state: &mut State,
         publication: &Publication<'_>,
         count: u64,
@@ -267,7 +269,7 @@ impl Transactions {
             && deliveries.failure(&self.topic).is_none()
             && since.elapsed() < STEP
         {
-            // What has not come by then comes later.
+            // A timeout is no error: the next turn looks again.
             let _ = producer.flush(REPORTS);
         }
         Ok(self.until(|| producer.commit_transaction(STEP))?)

@@ -8,9 +8,8 @@ use super::peer::Peer;
 impl Net {
     /// Starts what was sent since the last call.
     pub(crate) fn flush(&self) {
-        self.ready.for_each(|worker| {
-            if let Some(peer) = self.peers[worker as usize].as_ref().filter(|peer| !peer.gone.get())
-            {
+        self.each_ready(|peer| {
+            if !peer.gone.get() {
                 peer.path.gather();
             }
         });
@@ -19,11 +18,12 @@ impl Net {
 
     /// Starts what was posted: links that share a connection together.
     pub(super) fn submit(&self) {
-        self.ready.for_each(|worker| {
-            if let Some(peer) = &self.peers[worker as usize] {
-                peer.path.submit();
-            }
-        });
+        self.each_ready(|peer| peer.path.submit());
+    }
+
+    /// The peers on the ready list: on links of others nothing was posted.
+    fn each_ready(&self, mut act: impl FnMut(&Peer)) {
+        self.ready.for_each(|worker| self.peers[worker as usize].iter().for_each(&mut act));
     }
 
     /// Takes the links away, for the next statement: indexed by worker, without those that are away

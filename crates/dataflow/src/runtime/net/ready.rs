@@ -3,19 +3,18 @@
 //! A worker of a large job has a link with each of hundreds of others, and few of them carry
 //! something at a time. Those that have had an event lately, or on which something was sent, are
 //! on the ready list: they are asked at each step, and what was posted on them is started. Of the
-//! others a sixteenth is asked, in turn, and all of them when nothing else has happened: a worker
-//! that has nothing to do asks all.
+//! others a sixteenth is asked, in turn, and all of them when no link on the list has moved.
 //!
 //! ```text
 //!   ready   ask, ask, ask                at each step ── LEAVES_AFTER steps without an event ─┐
 //!     ▲                                                                                       ▼
-//!     └── an event, or a frame is sent ── others   ask 1/SHARE of them at each step, all when idle
+//!     └── an event, or a frame is sent ── others   ask 1/SHARE of them at each step, or all
 //! ```
 //!
 //! So the first frame on a link that carried nothing is seen after [`SHARE`] steps at the latest.
-//! The end of a process shows at the socket of its link, which over shared memory is looked at once
-//! in some thousand times that the link is asked: [`SHARE`] times later where the worker is busy
-//! with others.
+//! The death of a process is seen at the socket of its link, which over shared memory is polled
+//! once for some thousand times that the link is asked. For a link off the list of a busy worker
+//! this takes [`SHARE`] times as many steps.
 
 use std::cell::{Cell, RefCell};
 
