@@ -6,8 +6,8 @@
 //!
 //! The client fetches more while a call runs, for what it hands on has left its queue. So a call
 //! hands on [`TAKEN_MAX`] messages at most, and all of them are used before the next call, unless
-//! batches have fewer rows: messages that wait never take more than twice what the client may fetch
-//! ahead.
+//! the batch is full before: messages that wait never take more than twice what the client may
+//! fetch ahead.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -28,7 +28,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use crate::client::Listener;
 
 /// Messages that one call of the client hands on, at most.
-pub(crate) const TAKEN_MAX: usize = 64;
+pub(crate) const TAKEN_MAX: usize = 1024;
 
 /// The client's property for [`TAKEN_MAX`].
 pub(crate) const TAKEN_PROPERTY: &str = "consume.callback.max.messages";

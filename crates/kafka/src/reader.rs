@@ -181,14 +181,16 @@ impl PartitionReader {
             let mut ended = Ok(None);
             let has_more = queue.take(&mut |message| {
                 ended = self.take_one(message, batch, &mut bytes);
+                let has_room = batch.offsets.len() < rows_max && bytes < BATCH_BYTES_MAX;
                 match ended {
-                    Ok(None) if batch.offsets.len() < rows_max => ControlFlow::Continue(()),
+                    Ok(None) if has_room => ControlFlow::Continue(()),
                     _ => ControlFlow::Break(()),
                 }
             });
             if let Some(is_all) = ended? {
                 return Ok(is_all);
             }
+            // A call that breaks off puts the rest of its messages back one by one.
             let has_room = batch.offsets.len() + TAKEN_MAX <= rows_max && bytes < BATCH_BYTES_MAX;
             if !has_more || !has_room {
                 return Ok(self.place.is_at_end());
