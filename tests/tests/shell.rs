@@ -182,6 +182,16 @@ fn commands_and_files_share_a_session() {
 }
 
 #[test]
+fn sql_without_an_option_is_refused_with_what_to_write() {
+    let dir = dir("unmarked");
+    dir.write("q.sql", "SELECT 1;");
+    for (argument, hint) in [("SELECT 1", "sql -c '"), ("q.sql", "sql -f q.sql")] {
+        let outcome = run(&dir, &["sql", argument]).ended(2);
+        assert!(outcome.out.is_empty() && outcome.err.contains(hint), "{}", outcome.err);
+    }
+}
+
+#[test]
 fn standard_input_that_is_no_terminal_is_a_script() {
     let dir = dir("stdin");
     let sql = format!("{TABLE}\n.mode json\nSELECT item FROM bids;\nSELECT 'no semicolon' AS s");

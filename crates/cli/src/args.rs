@@ -158,6 +158,10 @@ pub(crate) struct SqlArgs {
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
 
+    /// Refused: SQL stands behind -c, and a file behind -f
+    #[arg(value_name = "SQL", hide = true)]
+    pub(crate) unmarked: Option<String>,
+
     /// Refused: statements of a shell have no name by which they could go on
     #[arg(long, value_name = "DIR|URL", hide = true)]
     pub(crate) state: Option<String>,

@@ -442,7 +442,10 @@ impl Watch {
     fn look_for_partitions(&mut self) {
         let found = match partitions_of(&self.consumer, &self.discovery.choice, ANSWER) {
             Ok(found) => found,
-            Err(error) => return tracing::warn!(target: "kafka", %error, "no partitions"),
+            Err(error) => {
+                let message = "cannot look for new partitions";
+                return tracing::warn!(target: "kafka", %error, "{message}");
+            }
         };
         let known = &mut self.discovery.known;
         let new: Vec<_> = found.into_iter().filter(|of| known.insert(of.clone())).collect();

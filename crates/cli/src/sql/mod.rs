@@ -40,6 +40,14 @@ pub(crate) fn sql(args: &SqlArgs) -> Result<ExitCode, Failure> {
         let hint = "write them into a file: millstream run FILE --state DIR";
         return Err(Failure::usage(message, Some(hint)));
     }
+    if let Some(text) = &args.unmarked {
+        let (message, hint) = if Path::new(text).is_file() {
+            ("a file stands behind -f", format!("millstream sql -f {text}"))
+        } else {
+            ("SQL stands behind -c", "millstream sql -c 'SELECT …'".to_owned())
+        };
+        return Err(Failure::usage(message, Some(&hint)));
+    }
     let interactive = args.sources.0.is_empty() && std::io::stdin().is_terminal();
     // Read before anybody listens for Ctrl-C, which ends the command while it waits for a pipe.
     let typed = if interactive { None } else { standard_input(args)? };

@@ -21,12 +21,12 @@ enum Next {
 /// The fault of a line that should be one object; `None` if it is one.
 pub(super) fn fault(text: &[u8]) -> Option<String> {
     let start = text.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-    let is = match text.get(start) {
-        Some(b'{') => None,
-        Some(b'"') => Some("a text"),
-        Some(b'-' | b'0'..=b'9') => Some("a number"),
-        Some(b't' | b'f') => Some("a BOOLEAN"),
-        Some(b'n') => Some("null"),
+    let is = match text[start..].trim_ascii_end() {
+        [b'{', ..] => None,
+        [b'"', ..] => Some("a text"),
+        [b'-' | b'0'..=b'9', ..] => Some("a number"),
+        b"true" | b"false" => Some("a BOOLEAN"),
+        b"null" => Some("null"),
         _ => Some("none"),
     };
     if let Some(is) = is {
@@ -205,7 +205,8 @@ mod tests {
             (r#"{}"#, None),
             (r#"5"#, Some("a row is a JSON object, and this is a number".into())),
             (r#""x""#, Some("a row is a JSON object, and this is a text".into())),
-            (r#"nope"#, Some("a row is a JSON object, and this is null".into())),
+            (r#"null "#, Some("a row is a JSON object, and this is null".into())),
+            (r#"nope"#, Some("a row is a JSON object, and this is none".into())),
             (r#"{"a":1},"#, missing(8, "the end of the line", "','")),
             (r#"{"a":1 "b":2}"#, missing(8, "',' or '}'", "'\"'")),
             (r#"{"ü":1,"b":tru}"#, missing(12, "a value", "'t'")),
