@@ -1,5 +1,6 @@
 //! When the cap of a tree is to change (W7, W8).
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::degree::{SourceLoad, degree, degree_max, is_direct_sooner};
@@ -7,11 +8,11 @@ use super::degree::{SourceLoad, degree, degree_max, is_direct_sooner};
 /// Looks in a row that find the queue above the waterline before fewer children than are affordable
 /// are tried: one may find what was held up for a moment.
 const TRIAL_AFTER: u32 = 3;
-/// For this many looks they are tried.
+/// For this many looks each number of children is tried.
 const TRIAL_LOOKS: u32 = 8;
-/// By so much more must go out then that they are of use.
+/// By so much more must go out with one number of children than with another to be the better one.
 const TRIAL_GAIN: f64 = 1.05;
-/// Looks for which they are not tried again, if they were of none.
+/// Looks for which nothing is tried again.
 const PAUSE_LOOKS: u32 = 400;
 /// A source that sends to everybody itself goes back to a tree when hops take so much less than
 /// those by which it began to: else the two would take turns where they are alike.
@@ -78,26 +79,28 @@ pub struct Monitor {
     before: u32,
     /// Looks in a row that found the queue above the waterline.
     crowded: u32,
+    /// Frames that come in a second while the queue is above the waterline: as many as go.
+    carried: f64,
     trial: Trial,
 }
 
 /// Whether fewer children help where the formula says that the present ones are affordable. They
-/// do if what is short is not the time that sending takes, but the way out of the machine; they do
-/// not, and make the way longer, if a member is slow.
+/// do if what is short is the time of those who pass frames on, or the way out of the machine; they
+/// do not, and make the way longer, if a member is slow. So each number is tried, down to one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trial {
     /// To be tried when it is called for.
     Open,
-    /// Fewer are tried.
+    /// A number of children is tried.
     Running {
         /// For this many looks by now.
         looks: u32,
-        /// Frames that came in a second before. Above the waterline as many come as go.
-        before: f64,
-        /// The sum over the looks since.
-        since: f64,
+        /// The sum over these looks of the frames that came in a second.
+        sum: f64,
+        /// The number of children with which most came in a second, and how many.
+        best: (u32, f64),
     },
-    /// They did not help; not to be tried again for this many looks.
+    /// Not to be tried again for this many looks.
     Paused(u32),
 }
 
@@ -117,6 +120,7 @@ impl Monitor {
             racked: false,
             before: 0,
             crowded: 0,
+            carried: 0.0,
             trial: Trial::Open,
         }
     }
@@ -194,27 +198,31 @@ impl Monitor {
         self.arrived = 0;
         let before = std::mem::replace(&mut self.before, waiting);
         self.crowded = if waiting > self.thresholds.warning { self.crowded + 1 } else { 0 };
+        self.carried = match self.crowded {
+            // What has filled the queue came sooner than it went.
+            0..=2 => rate,
+            _ => smoothing * self.carried + (1.0 - smoothing) * rate,
+        };
         let load = self.load();
         let affordable = self.most(load);
-        let in_vain = self.tried_in_vain(waiting, rate);
+        if let Some(next) = self.try_on(waiting, rate, cap) {
+            return match next.cmp(&cap) {
+                Ordering::Less => Some(Advice::Lower(next)),
+                Ordering::Equal => None,
+                Ordering::Greater => Some(Advice::Raise(next)),
+            };
+        }
         let grows = self.must_lower(before, waiting);
         match () {
-            () if in_vain && affordable > cap => Some(Advice::Raise(affordable)),
             () if grows && cap > 1 => {
                 // The queue has shown that more comes: the mean over the past would be behind it.
                 let needed = self.most(SourceLoad { per_second: per_second.max(rate), ..load });
-                let tries = needed >= cap && self.may_try();
-                if tries {
-                    self.trial = Trial::Running { looks: 0, before: per_second, since: 0.0 };
-                }
-                // What a tree has at most comes next behind everybody.
-                let fewer = (cap - 1).min(degree_max(self.members));
-                let lower = if tries { fewer } else { needed };
+                let tries = needed >= cap && self.begin_trial(cap);
+                let lower = if tries { self.fewer(cap) } else { needed };
                 (lower < cap).then_some(Advice::Lower(lower))
             }
-            // Fewer than one there cannot be, and that was not enough either.
-            () if grows && affordable > cap && self.may_try() => {
-                self.trial = Trial::Paused(PAUSE_LOOKS);
+            // Fewer than one there cannot be, and more may help again.
+            () if grows && affordable > cap && self.begin_trial(cap) => {
                 Some(Advice::Raise(affordable))
             }
             () if affordable < cap && self.is_tree_sooner(cap, load) => {
@@ -227,30 +235,45 @@ impl Monitor {
         }
     }
 
-    /// Whether another number of children than is affordable may be tried: a queue that is below
-    /// the waterline again was only held up.
-    fn may_try(&self) -> bool {
-        self.crowded >= TRIAL_AFTER && self.trial == Trial::Open
+    /// Begins to try other numbers of children than the present one, if they may be tried: a queue
+    /// that is below the waterline again was only held up.
+    fn begin_trial(&mut self, cap: u32) -> bool {
+        let begins = self.crowded >= TRIAL_AFTER && self.trial == Trial::Open;
+        if begins {
+            self.trial = Trial::Running { looks: 0, sum: 0.0, best: (cap, self.carried) };
+        }
+        begins
     }
 
-    /// A look has passed; whether fewer children were tried and turn out to be of no use.
-    fn tried_in_vain(&mut self, waiting: u32, rate: f64) -> bool {
-        let (next, in_vain) = match self.trial {
-            Trial::Open | Trial::Paused(0) => (Trial::Open, false),
-            Trial::Paused(looks) => (Trial::Paused(looks - 1), false),
-            Trial::Running { looks, before, since } => {
-                let (looks, since) = (looks + 1, since + rate);
-                let helps = waiting <= self.thresholds.warning
-                    || since > TRIAL_GAIN * before * f64::from(looks);
-                match () {
-                    () if looks < TRIAL_LOOKS => (Trial::Running { looks, before, since }, false),
-                    () if helps => (Trial::Open, false),
-                    () => (Trial::Paused(PAUSE_LOOKS), true),
+    /// The next number of children below: behind everybody comes what a tree has at most.
+    fn fewer(&self, cap: u32) -> u32 {
+        cap.saturating_sub(1).min(degree_max(self.members))
+    }
+
+    /// A look has passed with this many children. Says with how many to go on: with one fewer while
+    /// numbers are tried, and then with the best of them.
+    fn try_on(&mut self, waiting: u32, rate: f64, cap: u32) -> Option<u32> {
+        let (trial, next) = match self.trial {
+            Trial::Open | Trial::Paused(0) => (Trial::Open, None),
+            Trial::Paused(looks) => (Trial::Paused(looks - 1), None),
+            Trial::Running { looks, sum, best } if looks + 1 < TRIAL_LOOKS => {
+                (Trial::Running { looks: looks + 1, sum: sum + rate, best }, None)
+            }
+            // They are enough.
+            Trial::Running { .. } if waiting <= self.thresholds.warning => (Trial::Open, None),
+            Trial::Running { looks, sum, best } => {
+                let mean = (sum + rate) / f64::from(looks + 1);
+                let helps = mean > TRIAL_GAIN * best.1;
+                let best = if helps { (cap, mean) } else { best };
+                if cap > 1 && mean * TRIAL_GAIN >= best.1 {
+                    (Trial::Running { looks: 0, sum: 0.0, best }, Some(self.fewer(cap)))
+                } else {
+                    (Trial::Paused(PAUSE_LOOKS), Some(best.0))
                 }
             }
         };
-        self.trial = next;
-        in_vain
+        self.trial = trial;
+        next
     }
 
     /// ΔL / (l_w − l) ≥ T_down, which holds for every growth above the waterline; or the queue is
@@ -380,14 +403,6 @@ mod tests {
             advice.extend(monitor.look((at + 1) * 10 * MS, 40 + at as u32, 29));
         }
         assert_eq!(advice, [Advice::Lower(5)], "to try whether it helps");
-        // It does not: as many go out as before.
-        let advice: Vec<_> = (3..3 + u64::from(TRIAL_LOOKS))
-            .filter_map(|at| {
-                sends(&mut monitor, at, at * 10 * MS, [100, 10_000]);
-                monitor.look((at + 1) * 10 * MS, 45, 5)
-            })
-            .collect();
-        assert_eq!(advice, [Advice::Raise(29)]);
     }
 
     #[test]
@@ -450,46 +465,79 @@ mod tests {
         assert_eq!(look(70, 35), Some(Advice::Lower(4)));
     }
 
-    /// Looks of a queue above the waterline that grows, beginning at `at`; says what they advise.
-    fn crowded(monitor: &mut Monitor, at: &mut u64, looks: u32, cap: u32) -> Vec<Advice> {
-        let look = |number| {
+    /// Follows the advice for so many looks of a queue above the waterline that grows, where
+    /// `frames` come in a look with so many children; says to which numbers it leads.
+    fn followed(
+        monitor: &mut Monitor,
+        at: &mut u64,
+        looks: u32,
+        mut cap: u32,
+        frames: impl Fn(u32) -> u32,
+    ) -> Vec<u32> {
+        let mut caps = vec![];
+        for number in 0..looks {
             *at += 10;
-            arrive(monitor, 10);
-            monitor.look(*at * MS, 40 + number % 20, cap)
-        };
-        (0..looks).filter_map(look).collect()
-    }
-
-    #[test]
-    fn fewer_children_that_are_of_no_use_are_given_back_and_not_tried_again_soon() {
-        let (mut monitor, mut at) = (monitor(), 0);
-        assert_eq!(crowded(&mut monitor, &mut at, TRIAL_AFTER - 1, 3), []);
-        assert_eq!(crowded(&mut monitor, &mut at, 2, 3), [Advice::Lower(2)]);
-        let advice = crowded(&mut monitor, &mut at, TRIAL_LOOKS, 2);
-        assert_eq!(advice, [Advice::Raise(5)], "what the formula affords");
-        assert_eq!(crowded(&mut monitor, &mut at, PAUSE_LOOKS, 5), []);
-        assert_eq!(crowded(&mut monitor, &mut at, 3, 5)[0], Advice::Lower(4));
-    }
-
-    #[test]
-    fn one_child_that_is_not_enough_is_given_up() {
-        let (mut monitor, mut at) = (monitor(), 0);
-        assert_eq!(crowded(&mut monitor, &mut at, TRIAL_AFTER, 1), [Advice::Raise(5)]);
-        assert_eq!(crowded(&mut monitor, &mut at, PAUSE_LOOKS, 1), []);
-    }
-
-    #[test]
-    fn fewer_children_that_help_are_kept() {
-        // Nothing waits behind them, or more goes out.
-        for (waiting, frames) in [(30, 10), (50, 11)] {
-            let (mut monitor, mut at) = (monitor(), 0);
-            assert_eq!(crowded(&mut monitor, &mut at, TRIAL_AFTER, 2), [Advice::Lower(1)]);
-            for look in 4..22 {
-                arrive(&mut monitor, frames);
-                assert_eq!(monitor.look(look * 10 * MS, waiting, 1), None);
+            arrive(monitor, frames(cap));
+            if let Some(Advice::Lower(next) | Advice::Raise(next)) =
+                monitor.look(*at * MS, 40 + number % 20, cap)
+            {
+                caps.push(next);
+                cap = next;
             }
-            assert_eq!(monitor.trial, Trial::Open);
         }
+        caps
+    }
+
+    #[test]
+    fn numbers_of_children_that_are_of_no_use_are_given_back_and_not_tried_again_soon() {
+        let (mut monitor, mut at) = (monitor(), 0);
+        let mut follow = |looks, cap| followed(&mut monitor, &mut at, looks, cap, |_| 10);
+        assert_eq!(follow(TRIAL_AFTER - 1, 3), []);
+        assert_eq!(follow(2 + 2 * TRIAL_LOOKS, 3), [2, 1, 3]);
+        assert_eq!(follow(PAUSE_LOOKS - 1, 3), []);
+        assert_eq!(follow(3, 3)[0], 2);
+    }
+
+    #[test]
+    fn the_number_of_children_stays_with_which_most_goes_out() {
+        // Those who pass frames on are what is short, and no queue of the source shows it.
+        for (frames, way, best) in [
+            ([0, 135, 121, 110, 100, 100], &[4, 3, 2, 1][..], 1),
+            ([0, 101, 120, 110, 100, 100], &[4, 3, 2, 1, 2], 2),
+            // What carries less is not gone on with.
+            ([0, 999, 999, 90, 110, 100], &[4, 3, 4], 4),
+        ] {
+            let (mut monitor, mut at) = (monitor(), 0);
+            let mut follow = |looks, cap| {
+                followed(&mut monitor, &mut at, looks, cap, |cap| frames[cap as usize])
+            };
+            let trials = way.len() as u32;
+            assert_eq!(follow(TRIAL_AFTER + trials * TRIAL_LOOKS, 5), way);
+            assert_eq!(follow(PAUSE_LOOKS - TRIAL_LOOKS, best), []);
+        }
+    }
+
+    #[test]
+    fn more_than_one_child_are_tried_again_where_one_is_not_enough() {
+        let (mut monitor, mut at) = (monitor(), 0);
+        let frames = |cap| if cap == 1 { 100 } else { 80 };
+        let caps = followed(&mut monitor, &mut at, TRIAL_AFTER + TRIAL_LOOKS, 1, frames);
+        assert_eq!(caps, [5, 1], "they carry less");
+        let mut follow = |looks| followed(&mut monitor, &mut at, looks, 1, |_| 100);
+        assert_eq!(follow(PAUSE_LOOKS - 1), []);
+        assert_eq!(follow(3 + 5 * TRIAL_LOOKS), [5, 4, 3, 2, 1], "they carry as much");
+    }
+
+    #[test]
+    fn children_that_are_enough_are_kept() {
+        let (mut monitor, mut at) = (monitor(), 0);
+        assert_eq!(followed(&mut monitor, &mut at, TRIAL_AFTER, 3, |_| 10), [2]);
+        for _ in 0..3 * TRIAL_LOOKS {
+            at += 10;
+            arrive(&mut monitor, 10);
+            assert_eq!(monitor.look(at * MS, 30, 2), None);
+        }
+        assert_eq!(monitor.trial, Trial::Open);
     }
 
     #[test]

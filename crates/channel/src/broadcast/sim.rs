@@ -565,6 +565,33 @@ mod tests {
         );
     }
 
+    #[test]
+    fn where_relays_are_what_is_short_the_tree_has_the_degree_that_carries_most() {
+        // An instance takes so long that the source could afford each degree.
+        let later = |shape, adapts, frames| {
+            let plan = SimPlan {
+                instances: 1,
+                shape,
+                adapts,
+                encode_ns: 3_500,
+                send_ns: 6_000,
+                hand_ns: 40_000,
+                rates: vec![(frames, 1e9)],
+                ..SimPlan::default()
+            };
+            let outcome = run(&plan).unwrap();
+            eprintln!(
+                "{:?}",
+                outcome.changes.iter().map(|c| (c.0 / 1000, c.2)).collect::<Vec<_>>()
+            );
+            let done = |at: u64| outcome.frames[at as usize].done_ns;
+            (frames / 2) as f64 * 1e9 / (done(frames - 1) - done(frames / 2)) as f64
+        };
+        let adaptive = later(Shape::Capped(5), true, 8_000);
+        let best = (1..=5).map(|cap| later(Shape::Capped(cap), false, 600)).fold(0.0, f64::max);
+        assert!(adaptive > 0.9 * best, "{adaptive} of {best}");
+    }
+
     /// Distances of a Poisson process have a deviation as large as their mean, uniform ones 0.29 of
     /// it.
     #[test]
