@@ -443,8 +443,7 @@ impl Watch {
         let found = match partitions_of(&self.consumer, &self.discovery.choice, ANSWER) {
             Ok(found) => found,
             Err(error) => {
-                let message = "cannot look for new partitions";
-                return tracing::warn!(target: "kafka", %error, "{message}");
+                return tracing::warn!(target: "kafka", %error, "cannot look for new partitions");
             }
         };
         let known = &mut self.discovery.known;

@@ -177,22 +177,23 @@ impl PartitionReader {
         batch: &mut Taken,
     ) -> Result<bool, ConnectorError> {
         let (rows_max, mut bytes) = (rows_max.max(1), 0);
+        let has_room = |rows: usize, bytes: usize| rows <= rows_max && bytes < BATCH_BYTES_MAX;
         loop {
             let mut ended = Ok(None);
             let has_more = queue.take(&mut |message| {
                 ended = self.take_one(message, batch, &mut bytes);
-                let has_room = batch.offsets.len() < rows_max && bytes < BATCH_BYTES_MAX;
                 match ended {
-                    Ok(None) if has_room => ControlFlow::Continue(()),
+                    Ok(None) if has_room(batch.offsets.len() + 1, bytes) => {
+                        ControlFlow::Continue(())
+                    }
                     _ => ControlFlow::Break(()),
                 }
             });
             if let Some(is_all) = ended? {
                 return Ok(is_all);
             }
-            // A call that breaks off puts the rest of its messages back one by one.
-            let has_room = batch.offsets.len() + TAKEN_MAX <= rows_max && bytes < BATCH_BYTES_MAX;
-            if !has_more || !has_room {
+            // The client would put messages back that find no room, one by one.
+            if !has_more || !has_room(batch.offsets.len() + TAKEN_MAX, bytes) {
                 return Ok(self.place.is_at_end());
             }
         }

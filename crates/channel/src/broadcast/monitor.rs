@@ -8,11 +8,11 @@ use super::degree::{SourceLoad, degree, degree_max, is_direct_sooner};
 /// Looks in a row that find the queue above the waterline before fewer children than are affordable
 /// are tried: one may find what was held up for a moment.
 const TRIAL_AFTER: u32 = 3;
-/// For this many looks each number of children is tried.
+/// Each number of children is tried for this many looks.
 const TRIAL_LOOKS: u32 = 8;
-/// By so much more must go out with one number of children than with another to be the better one.
+/// A number of children is better than another if it carries this many times as much.
 const TRIAL_GAIN: f64 = 1.05;
-/// Looks for which nothing is tried again.
+/// After a trial, no other one begins for this many looks.
 const PAUSE_LOOKS: u32 = 400;
 /// A source that sends to everybody itself goes back to a tree when hops take so much less than
 /// those by which it began to: else the two would take turns where they are alike.
@@ -79,28 +79,29 @@ pub struct Monitor {
     before: u32,
     /// Looks in a row that found the queue above the waterline.
     crowded: u32,
-    /// Frames that come in a second while the queue is above the waterline: as many as go.
+    /// Frames a second that the tree carries, known while the queue is above the waterline: as many
+    /// come then as go.
     carried: f64,
     trial: Trial,
 }
 
-/// Whether fewer children help where the formula says that the present ones are affordable. They
-/// do if what is short is the time of those who pass frames on, or the way out of the machine; they
-/// do not, and make the way longer, if a member is slow. So each number is tried, down to one.
+/// Trials of fewer children than the formula affords. The formula knows the load of the source
+/// alone. Fewer children carry more if relays or the network of the source are the bottleneck; if a
+/// member is slow, they only make the way longer. So each number is tried, down to one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trial {
-    /// To be tried when it is called for.
+    /// None runs, and one may begin.
     Open,
     /// A number of children is tried.
     Running {
-        /// For this many looks by now.
+        /// Looks since it is tried.
         looks: u32,
-        /// The sum over these looks of the frames that came in a second.
+        /// The sum over these looks of the frames a second that came.
         sum: f64,
-        /// The number of children with which most came in a second, and how many.
+        /// The number of children that has carried most, and the frames a second that it carried.
         best: (u32, f64),
     },
-    /// Not to be tried again for this many looks.
+    /// None begins for this many looks.
     Paused(u32),
 }
 
@@ -199,13 +200,13 @@ impl Monitor {
         let before = std::mem::replace(&mut self.before, waiting);
         self.crowded = if waiting > self.thresholds.warning { self.crowded + 1 } else { 0 };
         self.carried = match self.crowded {
-            // What has filled the queue came sooner than it went.
+            // The first look above the waterline also counts the frames that filled the queue.
             0..=2 => rate,
             _ => smoothing * self.carried + (1.0 - smoothing) * rate,
         };
         let load = self.load();
         let affordable = self.most(load);
-        if let Some(next) = self.try_on(waiting, rate, cap) {
+        if let Some(next) = self.continue_trial(waiting, rate, cap) {
             return match next.cmp(&cap) {
                 Ordering::Less => Some(Advice::Lower(next)),
                 Ordering::Equal => None,
@@ -221,7 +222,7 @@ impl Monitor {
                 let lower = if tries { self.fewer(cap) } else { needed };
                 (lower < cap).then_some(Advice::Lower(lower))
             }
-            // Fewer than one there cannot be, and more may help again.
+            // There cannot be fewer than one; more may carry more by now.
             () if grows && affordable > cap && self.begin_trial(cap) => {
                 Some(Advice::Raise(affordable))
             }
@@ -235,8 +236,9 @@ impl Monitor {
         }
     }
 
-    /// Begins to try other numbers of children than the present one, if they may be tried: a queue
-    /// that is below the waterline again was only held up.
+    /// Begins a trial of other numbers of children than the present one. It does not if one runs or
+    /// has just ended, or if the queue has not been above the waterline for long: it may have been
+    /// held up for a moment. Gives whether it has begun.
     fn begin_trial(&mut self, cap: u32) -> bool {
         let begins = self.crowded >= TRIAL_AFTER && self.trial == Trial::Open;
         if begins {
@@ -245,21 +247,21 @@ impl Monitor {
         begins
     }
 
-    /// The next number of children below: behind everybody comes what a tree has at most.
+    /// The next smaller number of children. Below all members it is the largest degree of a tree.
     fn fewer(&self, cap: u32) -> u32 {
         cap.saturating_sub(1).min(degree_max(self.members))
     }
 
-    /// A look has passed with this many children. Says with how many to go on: with one fewer while
-    /// numbers are tried, and then with the best of them.
-    fn try_on(&mut self, waiting: u32, rate: f64, cap: u32) -> Option<u32> {
+    /// Counts a look with `cap` children for the trial that runs. Gives the number of children to
+    /// go on with, when there have been enough looks: the next one to try, or the best.
+    fn continue_trial(&mut self, waiting: u32, rate: f64, cap: u32) -> Option<u32> {
         let (trial, next) = match self.trial {
             Trial::Open | Trial::Paused(0) => (Trial::Open, None),
             Trial::Paused(looks) => (Trial::Paused(looks - 1), None),
             Trial::Running { looks, sum, best } if looks + 1 < TRIAL_LOOKS => {
                 (Trial::Running { looks: looks + 1, sum: sum + rate, best }, None)
             }
-            // They are enough.
+            // The queue is short: this number is enough.
             Trial::Running { .. } if waiting <= self.thresholds.warning => (Trial::Open, None),
             Trial::Running { looks, sum, best } => {
                 let mean = (sum + rate) / f64::from(looks + 1);
@@ -403,6 +405,18 @@ mod tests {
             advice.extend(monitor.look((at + 1) * 10 * MS, 40 + at as u32, 29));
         }
         assert_eq!(advice, [Advice::Lower(5)], "to try whether it helps");
+        // No number carries more: the source sends to everybody again.
+        let (mut cap, mut caps) = (5, vec![]);
+        for at in 3..3 + 5 * u64::from(TRIAL_LOOKS) {
+            sends(&mut monitor, at, at * 10 * MS, [100, 10_000]);
+            if let Some(Advice::Lower(next) | Advice::Raise(next)) =
+                monitor.look((at + 1) * 10 * MS, 45, cap)
+            {
+                caps.push(next);
+                cap = next;
+            }
+        }
+        assert_eq!(caps, [4, 3, 2, 1, 29]);
     }
 
     #[test]
@@ -465,8 +479,9 @@ mod tests {
         assert_eq!(look(70, 35), Some(Advice::Lower(4)));
     }
 
-    /// Follows the advice for so many looks of a queue above the waterline that grows, where
-    /// `frames` come in a look with so many children; says to which numbers it leads.
+    /// Follows the advice for `looks` looks at a queue that grows above the waterline. `frames`
+    /// gives the frames that come in a look by the number of children. Gives the numbers of
+    /// children that were advised.
     fn followed(
         monitor: &mut Monitor,
         at: &mut u64,
@@ -500,11 +515,11 @@ mod tests {
 
     #[test]
     fn the_number_of_children_stays_with_which_most_goes_out() {
-        // Those who pass frames on are what is short, and no queue of the source shows it.
+        // Relays are the bottleneck, of which the load of the source shows nothing.
         for (frames, way, best) in [
             ([0, 135, 121, 110, 100, 100], &[4, 3, 2, 1][..], 1),
             ([0, 101, 120, 110, 100, 100], &[4, 3, 2, 1, 2], 2),
-            // What carries less is not gone on with.
+            // A trial ends at a number that carries less.
             ([0, 999, 999, 90, 110, 100], &[4, 3, 4], 4),
         ] {
             let (mut monitor, mut at) = (monitor(), 0);

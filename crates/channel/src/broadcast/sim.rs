@@ -566,8 +566,8 @@ mod tests {
     }
 
     #[test]
-    fn where_relays_are_what_is_short_the_tree_has_the_degree_that_carries_most() {
-        // An instance takes so long that the source could afford each degree.
+    fn where_relays_are_the_bottleneck_the_tree_finds_the_degree_that_carries_most() {
+        // Instances are slow, so that the source could afford each degree.
         let later = |shape, adapts, frames| {
             let plan = SimPlan {
                 instances: 1,
