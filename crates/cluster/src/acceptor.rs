@@ -3,6 +3,7 @@
 //! Until it has said a proper hello, a connection costs one socket and a few bytes; both are
 //! bounded, and so is the time.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -13,7 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::error::{ClusterError, NodeFailure};
 use crate::frame::ControlFrame;
 use crate::launch::Exits;
-use crate::mesh::{ANOTHER_JOB, HELLO, Hello, Invitation, JoinDeadline, LOOK, welcome};
+use crate::mesh::{
+    ANOTHER_JOB, HELLO, Hello, Invitation, JOINED_ALREADY, JoinDeadline, LOOK, welcome,
+};
+use crate::rendezvous::left;
 use crate::secure::{SecureStream, objection};
 
 /// Connections that have not said hello, at most; the oldest is dropped for one more.
@@ -33,6 +37,8 @@ pub(crate) struct Acceptor<'a> {
     /// Whether nodes are welcomed as they join, or later by the caller.
     welcomes: bool,
     joined: Vec<JoinedNode>,
+    /// Ranks of nodes that had joined and died.
+    lost: BTreeSet<u32>,
     unidentified: Vec<Unidentified>,
     /// Why the last connection was refused.
     refused: Option<String>,
@@ -46,13 +52,24 @@ struct Unidentified {
 }
 
 impl<'a> Acceptor<'a> {
+    /// # Errors
+    /// When the listener cannot be asked without waiting.
     pub(crate) fn new(
         listener: &'a TcpListener,
         own: &'a Invitation,
         exits: Option<&'a Exits>,
-    ) -> Self {
-        let (joined, unidentified) = (Vec::new(), Vec::new());
-        Self { listener, own, exits, welcomes: false, joined, unidentified, refused: None }
+    ) -> Result<Self, ClusterError> {
+        listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
+        Ok(Self {
+            listener,
+            own,
+            exits,
+            welcomes: false,
+            joined: Vec::new(),
+            lost: BTreeSet::new(),
+            unidentified: Vec::new(),
+            refused: None,
+        })
     }
 
     /// Welcomes each node as soon as it has joined, so that it can go on to the next one.
@@ -60,33 +77,70 @@ impl<'a> Acceptor<'a> {
         Self { welcomes: true, ..self }
     }
 
+    /// Waits until all ranks above this one have joined, or one that rank 0 started has died.
     pub(crate) fn receive(
         mut self,
         deadline: JoinDeadline,
     ) -> Result<Vec<JoinedNode>, ClusterError> {
-        self.listener.set_nonblocking(true).map_err(ClusterError::system("a socket option"))?;
-        let expected = (self.own.nodes - self.own.rank - 1) as usize;
-        while self.joined.len() < expected {
-            self.await_event()?;
-            self.accept()?;
-            for socket in std::mem::take(&mut self.unidentified) {
-                self.listen_to(socket);
-            }
+        while self.missing().is_some() {
+            self.turn()?;
             if let Some((rank, process, cause)) = self.exits.and_then(Exits::first) {
                 return Err(NodeFailure { rank, process, cause }.into());
             }
-            if Instant::now() >= deadline.until {
-                let came = |rank| self.joined.iter().any(|node| node.hello.rank == rank);
-                let rank = (self.own.rank + 1..self.own.nodes).find(|&rank| !came(rank));
-                let seconds = deadline.limit.as_secs_f32();
-                let detail = match &self.refused {
-                    None => format!("it has sent nothing for {seconds} s"),
-                    Some(why) => format!("a connection was refused within {seconds} s: {why}"),
-                };
-                return Err(ClusterError::Join { rank: rank.unwrap_or(0), detail });
+            if let Some(rank) = self.missing()
+                && left(deadline).is_none()
+            {
+                return Err(self.late(rank, deadline));
             }
         }
         Ok(self.joined)
+    }
+
+    /// The lowest rank that has not joined.
+    fn missing(&self) -> Option<u32> {
+        (self.own.rank + 1..self.own.nodes).find(|&rank| !self.has_joined(rank))
+    }
+
+    pub(crate) fn has_joined(&self, rank: u32) -> bool {
+        self.joined.iter().any(|node| node.hello.rank == rank)
+    }
+
+    /// The nodes that have joined.
+    pub(crate) fn into_joined(self) -> Vec<JoinedNode> {
+        self.joined
+    }
+
+    /// Says that a rank has not joined in time.
+    pub(crate) fn late(&self, rank: u32, deadline: JoinDeadline) -> ClusterError {
+        let seconds = deadline.limit.as_secs_f32();
+        let detail = match &self.refused {
+            None => format!("it has sent nothing for {seconds} s"),
+            Some(why) => format!("a connection was refused within {seconds} s: {why}"),
+        };
+        ClusterError::Join { rank, detail }
+    }
+
+    /// Waits for a connection or a hello, for [`LOOK`] at most, and takes what has come.
+    pub(crate) fn turn(&mut self) -> Result<(), ClusterError> {
+        self.await_event()?;
+        self.accept()?;
+        // Before the hellos: a process that was started again may be the next of its rank.
+        self.forget_closed();
+        for socket in std::mem::take(&mut self.unidentified) {
+            self.listen_to(socket);
+        }
+        Ok(())
+    }
+
+    /// Forgets nodes that have joined and died since: their ranks may join again.
+    pub(crate) fn forget_closed(&mut self) {
+        let closed = self.joined.extract_if(.., |node| node.stream.is_closed());
+        self.lost.extend(closed.map(|node| node.hello.rank));
+    }
+
+    /// Whether a node of this rank had joined and died.
+    pub(crate) fn has_lost(&self, rank: u32) -> bool {
+        self.lost.contains(&rank)
     }
 
     fn await_event(&self) -> Result<(), ClusterError> {
@@ -180,8 +234,8 @@ impl<'a> Acceptor<'a> {
         if hello.rank <= own.rank || hello.rank >= own.nodes {
             return Err(format!("rank {} is not a node of this job", hello.rank));
         }
-        if self.joined.iter().any(|node| node.hello.rank == hello.rank) {
-            return Err(format!("rank {} has joined already", hello.rank));
+        if self.has_joined(hello.rank) {
+            return Err(JOINED_ALREADY.into());
         }
         Ok(hello)
     }

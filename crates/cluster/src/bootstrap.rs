@@ -8,9 +8,12 @@
 //!
 //! Every rank does the same; none waits for rank 0 in particular. A node that finds a card of an
 //! earlier job is refused, or reaches no one, and looks again until the node of this job has
-//! published its own.
+//! published its own. A node that dies meanwhile is forgotten by those that have met it, and they
+//! wait for the next process of its rank.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +23,8 @@ use crate::control::Control;
 use crate::error::ClusterError;
 use crate::launcher::Assignment;
 use crate::mesh::{
-    ANOTHER_JOB, Hello, Invitation, JobToken, JoinDeadline, LOOK, Peer, check_nodes, connect,
-    listen,
+    ANOTHER_JOB, Hello, Invitation, JOINED_ALREADY, JobToken, JoinDeadline, Peer, check_nodes,
+    connect, listen,
 };
 use crate::rendezvous::{Card, CardExchange, host, left};
 use crate::secure::{Identity, Peers, Security};
@@ -87,7 +90,7 @@ impl Assignment {
         let cards = CardExchange::publish(self, options.directory.as_deref(), &card, deadline)?;
         let (rank, nodes) = (self.rank, self.nodes);
         let own = Invitation { rank, nodes, generation: 1, at, parent: 0, token, security };
-        match meet(&listener, &own, &cards, deadline) {
+        match Bootstrap::new(&listener, &own, &cards, deadline)?.run() {
             Ok(peers) => Control::start(&own, peers, None),
             Err(error) => {
                 if left(deadline).is_none() {
@@ -115,24 +118,115 @@ impl Assignment {
     }
 }
 
-/// The connections with all other nodes, by rank.
-fn meet(
-    listener: &TcpListener,
-    own: &Invitation,
-    cards: &CardExchange,
+/// The connections of a node that joins the others. A node that dies meanwhile is forgotten,
+/// so that the next process of its rank can take its place: all are there at once in the end.
+struct Bootstrap<'a> {
+    own: &'a Invitation,
+    cards: &'a CardExchange,
     deadline: JoinDeadline,
-) -> Result<Vec<Option<Peer>>, ClusterError> {
-    let mut peers: Vec<Option<Peer>> = (0..own.nodes).map(|_| None).collect();
-    for rank in 0..own.rank {
-        peers[rank as usize] = Some(call(rank, cards, own, deadline)?);
+    /// The ranks below this node's own, which it calls.
+    below: Vec<Option<Peer>>,
+    /// Those above, which call it.
+    above: Acceptor<'a>,
+    /// Ranks below that were met and have died since.
+    lost: BTreeSet<u32>,
+    /// Why the last call of a rank failed, if none has succeeded since.
+    failed: Option<ClusterError>,
+}
+
+impl<'a> Bootstrap<'a> {
+    fn new(
+        listener: &'a TcpListener,
+        own: &'a Invitation,
+        cards: &'a CardExchange,
+        deadline: JoinDeadline,
+    ) -> Result<Self, ClusterError> {
+        let below = (0..own.rank).map(|_| None).collect();
+        let above = Acceptor::new(listener, own, None)?.welcoming();
+        Ok(Self { own, cards, deadline, below, above, lost: BTreeSet::new(), failed: None })
     }
-    let joined = Acceptor::new(listener, own, None).welcoming().receive(deadline);
-    let joined = joined.map_err(|error| explain(error, cards))?;
-    for node in joined {
-        let Hello { rank, process, .. } = node.hello;
-        peers[rank as usize] = Some(Peer { stream: node.stream, process, inbox: Vec::new() });
+
+    /// The connections with all other nodes, by rank.
+    fn run(mut self) -> Result<Vec<Option<Peer>>, ClusterError> {
+        loop {
+            self.call()?;
+            self.forget_closed();
+            let Some(rank) = self.missing(0..self.own.nodes) else {
+                return Ok(self.into_peers());
+            };
+            if left(self.deadline).is_none() {
+                return Err(self.late(rank));
+            }
+            self.above.turn()?;
+        }
     }
-    Ok(peers)
+
+    /// One of these ranks that is not connected: the lowest that has never been, or else the lowest
+    /// that was lost.
+    fn missing(&self, ranks: Range<u32>) -> Option<u32> {
+        let missing = || ranks.clone().filter(|&rank| !self.has_met(rank));
+        missing().find(|&rank| !self.has_lost(rank)).or_else(|| missing().next())
+    }
+
+    fn has_met(&self, rank: u32) -> bool {
+        match self.below.get(rank as usize) {
+            Some(peer) => peer.is_some(),
+            None => rank == self.own.rank || self.above.has_joined(rank),
+        }
+    }
+
+    fn has_lost(&self, rank: u32) -> bool {
+        self.lost.contains(&rank) || self.above.has_lost(rank)
+    }
+
+    /// Connects with the missing ranks below, up to the first that cannot be found.
+    fn call(&mut self) -> Result<(), ClusterError> {
+        while let Some(rank) = self.missing(0..self.own.rank) {
+            let Some(card) = self.cards.read(rank)? else { break };
+            match call_at(&card, rank, self.own, self.deadline) {
+                Ok(peer) => (self.below[rank as usize], self.failed) = (Some(peer), None),
+                Err(error) => {
+                    self.failed = Some(worth_another_look(error)?);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_closed(&mut self) {
+        for (rank, peer) in (0..).zip(&mut self.below) {
+            if peer.take_if(|peer| peer.stream.is_closed()).is_some() {
+                self.lost.insert(rank);
+            }
+        }
+        self.above.forget_closed();
+    }
+
+    /// Says that a rank has not come in time.
+    fn late(self, rank: u32) -> ClusterError {
+        let seconds = self.deadline.limit.as_secs_f32();
+        let join = |detail| ClusterError::Join { rank, detail };
+        if self.has_lost(rank) {
+            return join(format!(
+                "it died while the nodes met, and has not come again within {seconds} s"
+            ));
+        }
+        if rank > self.own.rank {
+            return explain(self.above.late(rank, self.deadline), self.cards);
+        }
+        self.failed.unwrap_or_else(|| join(format!("{} within {seconds} s", self.cards.place())))
+    }
+
+    fn into_peers(self) -> Vec<Option<Peer>> {
+        let mut peers = self.below;
+        peers.resize_with(self.own.nodes as usize, || None);
+        for node in self.above.into_joined() {
+            let Hello { rank, process, .. } = node.hello;
+            peers[rank as usize] = Some(Peer { stream: node.stream, process, inbox: Vec::new() });
+        }
+        peers
+    }
 }
 
 /// The ranks whose cards are of nodes that live, and this one.
@@ -168,26 +262,6 @@ fn own_address() -> Result<IpAddr, ClusterError> {
     }
 }
 
-/// Connects with a rank below one's own, as soon as it can be found.
-fn call(
-    rank: u32,
-    cards: &CardExchange,
-    own: &Invitation,
-    deadline: JoinDeadline,
-) -> Result<Peer, ClusterError> {
-    let mut last = None;
-    while left(deadline).is_some() {
-        if let Some(card) = cards.read(rank)? {
-            match call_at(&card, rank, own, deadline) {
-                Ok(peer) => return Ok(peer),
-                Err(error) => last = Some(worth_another_look(error)?),
-            }
-        }
-        std::thread::sleep(LOOK);
-    }
-    Err(last.unwrap_or_else(|| ClusterError::Join { rank, detail: absent(cards, deadline) }))
-}
-
 fn call_at(
     card: &Card,
     rank: u32,
@@ -208,17 +282,17 @@ fn call_at(
     Ok(Peer { process: card.process, ..peer })
 }
 
+/// Why a node is refused for now: by one of an earlier job, or by one that does not know yet that
+/// the last process of this rank has died.
+const PASSING: [&str; 2] = [ANOTHER_JOB, JOINED_ALREADY];
+
 /// Gives the error back if the next look may find another node.
 fn worth_another_look(error: ClusterError) -> Result<ClusterError, ClusterError> {
     match &error {
-        ClusterError::Refused { reason, .. } if reason != ANOTHER_JOB => Err(error),
+        ClusterError::Refused { reason, .. } if !PASSING.contains(&reason.as_str()) => Err(error),
         ClusterError::Stranger { .. } => Err(error),
         _ => Ok(error),
     }
-}
-
-fn absent(cards: &CardExchange, deadline: JoinDeadline) -> String {
-    format!("{} within {} s", cards.place(), deadline.limit.as_secs_f32())
 }
 
 /// Says where a node that never came was looked for.
@@ -235,3 +309,6 @@ fn explain(error: ClusterError, cards: &CardExchange) -> ClusterError {
         error => error,
     }
 }
+
+#[cfg(test)]
+mod tests;

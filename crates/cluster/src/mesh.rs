@@ -34,6 +34,8 @@ const DIAL: Duration = Duration::from_secs(3);
 
 /// Why a node is refused that does not know the token.
 pub(crate) const ANOTHER_JOB: &str = "it belongs to another job";
+/// Why a node is refused while another one of its rank is connected.
+pub(crate) const JOINED_ALREADY: &str = "a node of its rank has joined already";
 
 const MAGIC: [u8; 8] = *b"MILLCTRL";
 /// The version of all that nodes send each other: of this handshake, of the control plane, and of
@@ -133,7 +135,7 @@ impl Invitation {
             let (peer, _) = connect(at, rank, hello, &self.security, deadline)?;
             peers[rank as usize] = Some(Peer { process, ..peer });
         }
-        let joined = Acceptor::new(&listener, self, None).receive(deadline)?;
+        let joined = Acceptor::new(&listener, self, None)?.receive(deadline)?;
         for node in joined {
             let mut stream = node.stream;
             welcome(&mut stream, node.hello.rank, &[])?;
@@ -301,7 +303,7 @@ impl Root {
     /// Waits for all nodes, and tells each where the others are. `exits` knows of children that
     /// died instead of coming.
     pub(crate) fn gather(&self, exits: Option<Arc<Exits>>) -> Result<Control, ClusterError> {
-        let acceptor = Acceptor::new(&self.listener, &self.common, exits.as_deref());
+        let acceptor = Acceptor::new(&self.listener, &self.common, exits.as_deref())?;
         let joined = acceptor.receive(JoinDeadline::of(JOIN))?;
         let mut peers: Vec<Option<Peer>> = (0..self.common.nodes).map(|_| None).collect();
         let mut nodes = vec![(0, std::process::id()); peers.len()];

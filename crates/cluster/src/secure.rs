@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
@@ -208,6 +209,15 @@ impl SecureStream {
         let Self::Tls(tls) = self else { return false };
         let shown = tls.connection.peer_certificates().and_then(<[_]>::first);
         shown.is_some_and(|certificate| is_made_out_to(certificate, name))
+    }
+
+    /// Whether the peer has closed the connection, or it has broken; bytes that came before may
+    /// still wait to be read.
+    pub(crate) fn is_closed(&self) -> bool {
+        let closed = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut fds = [PollFd::new(self.socket(), PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().intersects(closed)
     }
 
     /// Whether bytes were taken that have not left.
