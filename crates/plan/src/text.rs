@@ -11,6 +11,7 @@ pub(crate) mod emit;
 pub(crate) mod file_names;
 pub(crate) mod hints;
 pub(crate) mod interval;
+pub(crate) mod java_pattern;
 pub(crate) mod names;
 pub(crate) mod outline;
 pub(crate) mod refusal;

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 };
 
 const SECOND_NS: i128 = 1_000_000_000;
-const DAY_NS: i128 = 86_400 * SECOND_NS;
+pub(super) const DAY_NS: i128 = 86_400 * SECOND_NS;
 
 /// Both of them.
 pub(crate) fn functions() -> [Arc<ScalarUDF>; 2] {
@@ -135,7 +135,7 @@ fn time_of(given: &DataType) -> DataType {
     }
 }
 
-fn nanoseconds(unit: TimeUnit) -> i128 {
+pub(super) fn nanoseconds(unit: TimeUnit) -> i128 {
     match unit {
         TimeUnit::Second => SECOND_NS,
         TimeUnit::Millisecond => 1_000_000,
@@ -146,7 +146,7 @@ fn nanoseconds(unit: TimeUnit) -> i128 {
 
 /// How far one bin begins behind another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Months(i128),
     /// Nanoseconds, from the origin on.
     Time(i128),
@@ -156,7 +156,7 @@ enum Step {
 
 impl Step {
     /// That of a unit, `None` if it is unknown.
-    fn named(unit: &str) -> Option<Self> {
+    pub(super) fn named(unit: &str) -> Option<Self> {
         Some(match unit.to_lowercase().as_str() {
             "year" => Self::Months(12),
             "quarter" => Self::Months(3),
@@ -213,7 +213,7 @@ impl Step {
         Ok(cast(&begins, times.data_type())?)
     }
 
-    fn begin(self, time: i128, origin: i128) -> i128 {
+    pub(super) fn begin(self, time: i128, origin: i128) -> i128 {
         match self {
             Self::Time(step) => time - (time - origin).rem_euclid(step),
             Self::Weeks => {
@@ -234,7 +234,7 @@ impl Step {
 }
 
 /// The instant a number of months later, on the last day of a month that is too short.
-fn later(instant: i128, months: i128) -> i128 {
+pub(super) fn later(instant: i128, months: i128) -> i128 {
     let (Month(month), day) = Month::of(instant.div_euclid(DAY_NS));
     let (first, next) = (Month(month + months).first_day(), Month(month + months + 1).first_day());
     (first + day.min(next - first - 1)) * DAY_NS + instant.rem_euclid(DAY_NS)
@@ -242,7 +242,7 @@ fn later(instant: i128, months: i128) -> i128 {
 
 /// A month, counted from January of the year 0, of the calendar of today at all times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Month(i128);
+pub(super) struct Month(i128);
 
 impl Month {
     /// The month of a day since 1970, and which of its days that is, from 0.
@@ -255,7 +255,7 @@ impl Month {
     }
 
     /// The number of the month of an instant.
-    fn at(instant: i128) -> i128 {
+    pub(super) fn at(instant: i128) -> i128 {
         Self::of(instant.div_euclid(DAY_NS)).0.0
     }
 

@@ -21,6 +21,7 @@ use crate::logical::engine::Engine;
 use crate::logical::locate::{self, FaultyPart, Outcome};
 use crate::logical::twice::is_about_names;
 use crate::logical::windows::{Site, WindowShape};
+use crate::text::clauses::flink;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::names::plain;
 use crate::text::syntax::{is_word, lower_first, syntax_error};
@@ -530,6 +531,9 @@ const WRITTEN: &[(&str, &str)] = &[
     ("rtrim", "TRIM"),
     ("date_part", "EXTRACT"),
     ("substr", "SUBSTRING"),
+    ("string_agg", "LISTAGG"),
+    (flink::FLOOR, "FLOOR"),
+    (flink::CEIL, "CEIL"),
 ];
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {

@@ -21,15 +21,14 @@ use datafusion::logical_expr::{
     Volatility,
 };
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Distinct, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
-    FunctionArguments, GroupByExpr, Ident, JoinConstraint, JoinOperator, LimitClause, ObjectName,
+    BinaryOperator, Distinct, Expr, GroupByExpr, Ident, JoinConstraint, JoinOperator, LimitClause,
     OrderBy, OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, Spanned, TableAlias,
     TableFactor, TableWithJoins, Value, Values, Visit, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
 use self::spans::{around, last_before, own_token, whole_span};
-use crate::text::syntax::{parser, split};
+use crate::text::syntax::{function_call, parser, split};
 
 /// The outcome of planning a query without some of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -413,22 +412,11 @@ fn without(expr: &mut Expr, function: &str) -> Expr {
     }
     let _ = Visit::visit(expr, &mut within);
     let parts = within.parts.into_iter().filter(|part| *part != null());
-    let args: Vec<_> =
-        parts.map(|part| FunctionArg::Unnamed(FunctionArgExpr::Expr(part))).collect();
+    let args: Vec<_> = parts.collect();
     if args.is_empty() && function == NAME {
         return null();
     }
-    let args = FunctionArgumentList { duplicate_treatment: None, args, clauses: vec![] };
-    Expr::Function(Function {
-        name: ObjectName::from(vec![Ident::new(function)]),
-        uses_odbc_syntax: false,
-        parameters: FunctionArguments::None,
-        args: FunctionArguments::List(args),
-        filter: None,
-        null_treatment: None,
-        over: None,
-        within_group: vec![],
-    })
+    function_call(Ident::new(function), args)
 }
 
 /// The expressions that stand directly within one.

@@ -6,15 +6,17 @@
 //! what a newer parser reads does not compile until somebody has decided about it.
 //!
 //! A clause is carried out by DataFusion, or written here in another way that is (`FETCH FIRST`,
-//! `TOP`, `WITH ROLLUP`, `SEMI JOIN`, `MINUS`, `ESCAPE`), or refused where it stands.
+//! `TOP`, `WITH ROLLUP`, `SEMI JOIN`, `MINUS`, `ESCAPE`, forms of [`flink`]), or refused where it
+//! stands.
 
 mod exprs;
+pub(crate) mod flink;
 pub(crate) mod from;
 mod groups;
 mod pipes;
 mod similar;
 mod star;
-mod times;
+pub(crate) mod times;
 
 use std::ops::ControlFlow;
 
@@ -116,6 +118,7 @@ pub(crate) fn check(
     names: &dyn ContextProvider,
     tokens: &[TokenWithSpan],
 ) -> Result<(), Diagnostic> {
+    done(flink::rewrite(query, tokens), tokens)?;
     done(query.visit(&mut Check { names }), tokens)
 }
 
@@ -125,6 +128,7 @@ pub(crate) fn check_expr(
     names: &dyn ContextProvider,
     tokens: &[TokenWithSpan],
 ) -> Result<(), Diagnostic> {
+    done(flink::rewrite(expr, tokens), tokens)?;
     done(expr.visit(&mut Check { names }), tokens)
 }
 

@@ -3,6 +3,10 @@
 //! Everything that the planner reads goes through these tokens, also what DataFusion's parser gets:
 //! whatever is rewritten keeps the place of what the user wrote.
 
+use datafusion::sql::sqlparser::ast::{
+    self, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
+    ObjectName,
+};
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
@@ -28,6 +32,23 @@ pub(crate) struct Ident {
 /// A script without the mark of its encoding that some editors write in front (U+FEFF).
 pub(crate) fn unmarked(sql: &str) -> &str {
     sql.strip_prefix('\u{feff}').unwrap_or(sql)
+}
+
+/// The call of a function with these arguments and nothing else.
+pub(crate) fn function_call(name: ast::Ident, args: Vec<Expr>) -> Expr {
+    let args = args.into_iter().map(|arg| FunctionArg::Unnamed(FunctionArgExpr::Expr(arg)));
+    let args = args.collect();
+    let args = FunctionArgumentList { duplicate_treatment: None, args, clauses: vec![] };
+    Expr::Function(Function {
+        name: ObjectName::from(vec![name]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(args),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: vec![],
+    })
 }
 
 /// The tokens of a script without blanks and comments, cut at `;`. No piece is empty.

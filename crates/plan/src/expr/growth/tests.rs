@@ -30,9 +30,10 @@ const CANNOT_GROW: [(&str, &str); 7] = [
     ),
     (
         "a time or a part of one",
-        "current_date current_time date_bin date_part date_trunc day dayofmonth dayofweek \
-         dayofyear from_unixtime hour make_date make_time minute month now quarter second to_date \
-         to_local_time to_time to_timestamp to_timestamp_micros to_timestamp_millis \
+        "__ceil_to __floor_to current_date current_time date_bin date_part date_trunc day \
+         dayofmonth dayofweek dayofyear from_unixtime hour make_date make_time minute month now \
+         quarter second timestampadd timestampdiff to_date to_local_time to_time \
+         to_timestamp to_timestamp_ltz to_timestamp_micros to_timestamp_millis \
          to_timestamp_nanos to_timestamp_seconds to_unixtime week year",
     ),
     ("a text of a fixed length", "chr digest md5 sha224 sha256 sha384 sha512 to_hex uuid"),

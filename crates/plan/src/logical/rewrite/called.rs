@@ -18,10 +18,10 @@ use datafusion::logical_expr::{
     ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion::sql::sqlparser::ast::{
-    self, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
-    GroupByExpr, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Value, VisitMut,
-    VisitorMut,
+    self, GroupByExpr, Ident, Query, Select, SelectItem, SetExpr, Value, VisitMut, VisitorMut,
 };
+
+use crate::text::syntax::function_call;
 
 const NAME: &str = "__called";
 
@@ -229,20 +229,5 @@ impl VisitorMut for Texts {
 
 fn called(expr: ast::Expr, text: String) -> ast::Expr {
     let text = ast::Expr::Value(Value::SingleQuotedString(text).into());
-    let arg = |expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr));
-    let args = FunctionArgumentList {
-        duplicate_treatment: None,
-        args: vec![arg(expr), arg(text)],
-        clauses: vec![],
-    };
-    ast::Expr::Function(Function {
-        name: ObjectName::from(vec![Ident::new(NAME)]),
-        uses_odbc_syntax: false,
-        parameters: FunctionArguments::None,
-        args: FunctionArguments::List(args),
-        filter: None,
-        null_treatment: None,
-        over: None,
-        within_group: vec![],
-    })
+    function_call(Ident::new(NAME), vec![expr, text])
 }

@@ -2,10 +2,10 @@
 
 use datafusion::logical_expr::planner::ContextProvider;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CaseWhen, CastFormat, CastKind, CeilFloorKind, DateTimeField,
-    DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArgumentList, FunctionArguments, Ident, NamedWindowExpr, NullTreatment, Spanned,
-    UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowSpec, WindowType,
+    BinaryOperator, CaseWhen, CastFormat, CastKind, CeilFloorKind, DuplicateTreatment, Expr,
+    Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList,
+    FunctionArguments, Ident, NamedWindowExpr, NullTreatment, Spanned, UnaryOperator, Value,
+    ValueWithSpan, WindowFrame, WindowSpec, WindowType,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
@@ -98,11 +98,7 @@ fn cast(behind: At, array: bool, format: Option<&CastFormat>) -> Checked {
 
 fn rounding(behind: At, field: &CeilFloorKind) -> Checked {
     match field {
-        CeilFloorKind::DateTimeField(DateTimeField::NoDateTime) => Ok(()),
-        CeilFloorKind::DateTimeField(_) => {
-            let message = "a time cannot be rounded so";
-            Refused::with_hint("TO", behind, message, "write date_trunc('hour', time)")
-        }
+        CeilFloorKind::DateTimeField(_) => Ok(()),
         CeilFloorKind::Scale(_) => {
             let message = "CEIL and FLOOR take one argument";
             Refused::with_hint(",", behind, message, "write round(value, digits)")

@@ -13,19 +13,22 @@ use super::{At, Checked, Refused};
 /// The parts that DataFusion's `date_part` knows besides the units of intervals.
 const PARTS: [&str; 7] = ["isoyear", "qtr", "quarter", "doy", "dow", "isodow", "epoch"];
 
-/// The units that `date_trunc` cuts to.
-const TRUNCATED_TO: [&str; 10] = [
-    "microsecond",
-    "millisecond",
-    "second",
-    "minute",
-    "hour",
-    "day",
-    "week",
-    "month",
-    "quarter",
+/// The units of functions that cut times, count between them or add to them.
+pub(crate) const UNITS: [&str; 10] = [
     "year",
+    "quarter",
+    "month",
+    "week",
+    "day",
+    "hour",
+    "minute",
+    "second",
+    "millisecond",
+    "microsecond",
 ];
+
+pub(super) const UNITS_HINT: &str = "there are year, quarter, month, week, day, hour, minute, \
+                                     second, millisecond, microsecond";
 
 /// Refuses a length that is computed, and a number without a unit: it would be seconds, and what
 /// was meant for a unit, such as `MINUTS`, an alias.
@@ -39,7 +42,7 @@ pub(super) fn interval(interval: &Interval) -> Checked {
     } = interval;
     if !matches!(**value, Expr::Value(_) | Expr::BinaryOp { .. } | Expr::UnaryOp { .. }) {
         let message = "the length of an INTERVAL is a number or a text";
-        let hint = "to compute it: CAST(n || ' minutes' AS INTERVAL)";
+        let hint = "to compute it: n * INTERVAL '1' MINUTE";
         return Refused::with_hint("INTERVAL", At::Before(value.span()), message, hint);
     }
     let Expr::Value(ValueWithSpan { value, span }) = &**value else { return Ok(()) };
@@ -83,11 +86,9 @@ pub(super) fn call(name: &str, args: &FunctionArguments) -> Checked {
         return no_part(text, At::Here(*span));
     }
     let cuts = |unit: &&str| unit.eq_ignore_ascii_case(text);
-    if named(["date_trunc", "datetrunc"]) && !TRUNCATED_TO.iter().any(cuts) {
+    if named(["date_trunc", "datetrunc"]) && !UNITS.iter().any(cuts) {
         let message = format!("DATE_TRUNC has no unit '{text}'");
-        let hint = "there are microsecond, millisecond, second, minute, hour, day, week, month, \
-                    quarter, year";
-        return Refused::with_hint(text, At::Here(*span), &message, hint);
+        return Refused::with_hint(text, At::Here(*span), &message, UNITS_HINT);
     }
     Ok(())
 }
