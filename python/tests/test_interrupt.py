@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pyarrow as pa
@@ -80,6 +81,8 @@ def interrupted(code: str) -> tuple[list[str], float]:
     run = [sys.executable, "-c", code]
     with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
+        watchdog = threading.Timer(120, process.kill)
+        watchdog.start()
         try:
             line = process.stdout.readline()
             assert line == "ready\n", line + process.stderr.read()
@@ -88,11 +91,14 @@ def interrupted(code: str) -> tuple[list[str], float]:
             process.send_signal(signal.SIGINT)
             lines = [process.stdout.readline()]
             took = time.monotonic() - began
-            out, err = process.communicate(timeout=60)
+            # `communicate` would not see lines that were read ahead.
+            lines += process.stdout.readlines()
+            err = process.stderr.read()
+            assert process.wait() == 0, err
         finally:
+            watchdog.cancel()
             process.kill()
-        assert process.returncode == 0, err
-        return (lines[0] + out).splitlines(), took
+        return [line.rstrip("\n") for line in lines], took
 
 
 @pytest.mark.parametrize("name", WAITS)
