@@ -19,6 +19,7 @@ pub(crate) mod flink_times;
 pub(crate) mod given;
 pub(crate) mod growth;
 pub(crate) mod interval_times;
+pub(crate) mod json;
 pub(crate) mod lead;
 pub(crate) mod max_by;
 pub(crate) mod own;

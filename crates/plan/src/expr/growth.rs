@@ -39,7 +39,7 @@ pub(crate) const CALL_BYTES_MAX: u64 = 256 << 20;
 
 /// How functions grow. Those of [`Growth::Part`] give back a part of what they are given, which may
 /// be one long constant for many rows.
-const GROWING: [(&str, Growth); 70] = [
+const GROWING: [(&str, Growth); 72] = [
     ("array_any_value", Growth::Part),
     ("array_append", Growth::Sum { separated: false }),
     ("array_compact", Growth::Part),
@@ -78,6 +78,8 @@ const GROWING: [(&str, Growth); 70] = [
     ("generate_series", Growth::Range),
     ("greatest", Growth::Part),
     ("initcap", Growth::Cased),
+    ("json_query", Growth::Scaled { by: 5 }),
+    ("json_value", Growth::Scaled { by: 5 }),
     ("least", Growth::Part),
     ("left", Growth::Part),
     ("lower", Growth::Cased),

@@ -8,6 +8,7 @@
 //! | `FLOOR(t TO HOUR)`, `CEIL(t TO HOUR)` | functions of `'hour'` and `t` |
 //! | `TO_TIMESTAMP(x, 'yyyy-MM-dd')` | `to_timestamp_millis(x, '%Y-%m-%d')` |
 //! | `TO_DATE(x, 'yyyy-MM-dd')` | `to_date(x, '%Y-%m-%d')` |
+//! | `JSON_VALUE(x, '$.a' RETURNING INT)` | `TRY_CAST(json_value(x, '$.a') AS INT)` |
 //!
 //! A column of a result is called by what the user wrote.
 
@@ -15,9 +16,10 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    CaseWhen, CeilFloorKind, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentList, FunctionArguments, Ident, ObjectName, Select, SelectItem, Spanned, Value,
-    ValueWithSpan, Visit, VisitMut, Visitor, VisitorMut,
+    CaseWhen, CastKind, CeilFloorKind, DataType, DateTimeField, Expr, Function, FunctionArg,
+    FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList, FunctionArguments, Ident,
+    JsonReturningClause, ObjectName, Select, SelectItem, Spanned, Value, ValueWithSpan, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::tokenizer::{Span, TokenWithSpan};
 
@@ -89,6 +91,11 @@ fn form(expr: &mut Expr, tokens: &[TokenWithSpan]) -> Checked {
     match expr {
         Expr::Function(call) => match name_of(call).as_str() {
             "if" => *expr = as_case(call)?,
+            "json_value" => {
+                if let Some(data_type) = returned(call) {
+                    *expr = try_cast(expr.clone(), data_type);
+                }
+            }
             "listagg" => list_agg(call),
             TIMESTAMPADD | TIMESTAMPDIFF => unit_as_text(call)?,
             name @ ("to_date" | "to_timestamp") => with_pattern(call, name)?,
@@ -152,6 +159,29 @@ fn as_case(call: &Function) -> Result<Expr, Refused> {
         conditions: vec![CaseWhen { condition, result }],
         else_result: Some(Box::new(otherwise)),
     })
+}
+
+/// Takes the type behind `RETURNING` from a call.
+fn returned(call: &mut Function) -> Option<DataType> {
+    let FunctionArguments::List(list) = &mut call.args else { return None };
+    match &list.clauses[..] {
+        [FunctionArgumentClause::JsonReturningClause(JsonReturningClause { data_type })] => {
+            let data_type = data_type.clone();
+            list.clauses.clear();
+            Some(data_type)
+        }
+        _ => None,
+    }
+}
+
+fn try_cast(expr: Expr, data_type: DataType) -> Expr {
+    Expr::Cast {
+        kind: CastKind::TryCast,
+        expr: Box::new(expr),
+        data_type,
+        array: false,
+        format: None,
+    }
 }
 
 /// The arguments of a call that has nothing else.
