@@ -1,5 +1,7 @@
 """Functions of SQL in Python."""
 
+import threading
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -21,6 +23,41 @@ def test_a_function_over_batches(session: ms.Session) -> None:
     assert counts["rows"] >= ROWS
     assert 1 <= counts["calls"] < ROWS / 100, "it is called by batches"
     assert counts["seconds"] > 0
+
+
+def test_calls_of_two_workers_may_wait_for_each_other() -> None:
+    called: set[int] = set()
+    both = threading.Event()
+
+    with ms.Session(workers=2) as session:
+
+        @session.function(int)
+        def meets(x: pa.Int64Array) -> pa.Array:
+            called.add(threading.get_ident())
+            if len(called) == 2:
+                both.set()
+            assert both.wait(60), "the other worker is not let in"
+            return x
+
+        session.sql(
+            f"CREATE TABLE numbers (n BIGINT) WITH ('connector' = 'generator', 'rows' = '{ROWS}', "
+            "'fields.n.kind' = 'sequence')"
+        )
+        assert session.sql("SELECT count(meets(n)) FROM numbers").fetchall() == [(ROWS,)]
+
+
+def test_a_function_may_wait_for_a_query_that_calls_functions(session: ms.Session) -> None:
+    with ms.Session(workers=2) as other:
+        other.function(int, args=[int], name="twice")(lambda x: pc.multiply(x, 2))
+        other.register("t", pa.table({"x": [1, 2]}))
+
+        @session.function(int)
+        def total(x: pa.Int64Array) -> pa.Array:
+            [(doubled,)] = other.sql("SELECT sum(twice(x)) FROM t").fetchall()
+            return pc.add(x, doubled)
+
+        session.register("t", pa.table({"x": [1, None]}))
+        assert session.sql("SELECT total(x) FROM t ORDER BY x").fetchall() == [(7,), (None,)]
 
 
 def test_types_of_sql_and_of_python(session: ms.Session) -> None:

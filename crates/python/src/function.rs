@@ -11,6 +11,7 @@ use millstream::{BatchFunction, FunctionUsage, FunctionVolatility};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 
+use crate::call_gate::{CallTime, INTERPRETER};
 use crate::capsules;
 
 /// A function over batches. The interpreter's lock is taken once a call.
@@ -32,6 +33,7 @@ pub(crate) struct CalledPython {
     counts: Arc<FunctionCounts>,
     /// The counts of all functions of this name, since the first call.
     of_process: OnceLock<Arc<FunctionCounts>>,
+    time: CallTime,
 }
 
 /// Names of functions whose counts a process keeps. Others are counted together.
@@ -77,7 +79,7 @@ impl CalledPython {
         counts: Arc<FunctionCounts>,
     ) -> Self {
         let (name, of_process) = (name.to_owned(), OnceLock::new());
-        Self { name, object, fingerprint, counts, of_process }
+        Self { name, object, fingerprint, counts, of_process, time: CallTime::default() }
     }
 
     /// Takes the interpreter's lock, once, for a call with these rows.
@@ -90,14 +92,19 @@ impl CalledPython {
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, String> {
         let began = Instant::now();
+        let entered = self.time.is_gated().then(|| INTERPRETER.enter()).flatten();
         let made = Python::try_attach(|py| {
             let attached = Instant::now();
             let made = call(self.object.bind(py)).map_err(|error| traceback(py, &error));
             let (ran, waited) = (attached.elapsed(), attached - began);
+            if entered.is_some() {
+                self.time.add(rows, ran);
+            }
             self.counts.add(rows, ran, waited);
             self.of_process.get_or_init(|| of_process(&self.name)).add(rows, ran, waited);
             made
         });
+        drop(entered);
         made.unwrap_or_else(|| Err("the interpreter ends".into()))
     }
 

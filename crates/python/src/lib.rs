@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod aggregate;
+mod call_gate;
 #[allow(unsafe_code)]
 mod capsules;
 mod checkpoints;
