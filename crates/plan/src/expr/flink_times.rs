@@ -2,7 +2,7 @@
 //!
 //! - `TIMESTAMPDIFF(MONTH, a, b)` is how many whole units lie between two times, `INT`; a month is
 //!   whole at the same day and time, or at the last day of a month that lacks the day.
-//! - `TIMESTAMPADD(MONTH, n, t)` is the time so many units later. Of a `DATE` it is a `DATE`, and a
+//! - `TIMESTAMPADD(MONTH, n, t)` is the time `n` units later. Of a `DATE` it is a `DATE`, and a
 //!   `TIMESTAMP(3)` where the unit is less than a day.
 //! - `FLOOR(t TO MONTH)` and `CEIL(t TO MONTH)` are the beginning of the unit in which a time lies,
 //!   and of the next one. Weeks begin with Sundays there, and with Mondays in `date_trunc`.
