@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the suites of random streams and queries: CASES of each (1,000 unless said), or the one case SEED. TEST is
 # a part of a test's name, as `joins::`; without it all run. A case that fails says how to run it alone. KILLS is the
-# number of nodes of jobs with checkpoints that are killed (1,000 unless said). BROKER_KILLS is that of kills of a job
-# that copies a topic of Kafka, and of its broker, in turns (200 by default; TEST=kafka for those alone). REPLACED is how
+# number of nodes of jobs with checkpoints that are killed (1,000 unless said). BROKER_KILLS is that of kills of jobs
+# that copy a topic of Kafka into another one or into a table of Postgres, a file into such a table, and a table into
+# files, and of the broker and the server, in turns (200 of each by default; TEST=kafka for those alone). REPLACED is how
 # many seconds a table of a pool is replaced beside its readers (60 unless said; TEST=replaced for that alone). At the end the
 # queries of TPC-DS run (scripts/bench-tpcds.sh).
 set -euo pipefail

@@ -31,8 +31,7 @@ while True:
 PYTHON
 }
 
-with_kafka() {
-  what="the tests with a broker"
+start_broker() {
   command -v java >/dev/null && command -v mvn >/dev/null ||
     packages_or_not_run openjdk-17-jre-headless maven
   said=$(scripts/kafka.sh fetch 2>&1) || not_run "cannot fetch the broker: $(grep -m 1 . <<<"$said")"
@@ -46,7 +45,23 @@ with_kafka() {
   export MILLSTREAM_KAFKA MILLSTREAM_BIN=$millstream MILLSTREAM_KAFKA_SCRIPT=$root/scripts/kafka.sh
   tls=()
   [ -z "${KAFKA_TLS:-}" ] || tls=(--features millstream-kafka/tls)
-  cargo test --release --workspace --exclude millstream-postgres "${tls[@]}" --test world -- --test-threads 1 "$@"
+}
+
+with_kafka() {
+  what="the tests with a broker"
+  start_broker
+  cargo test --release --workspace --exclude millstream-postgres "${tls[@]}" --test world -- --test-threads 1 \
+    --skip tables:: "$@"
+}
+
+with_kafka_and_postgres() {
+  what="the tests with a broker and a Postgres server"
+  [[ $# = 0 || $1 = *tables* || $1 = nothing_is_lost* ]] || return 0
+  packages_or_not_run postgresql
+  start_broker
+  start_postgres
+  trap 'scripts/kafka.sh kill; scripts/postgres.sh kill; rm -rf "$KAFKA_DATA" "$POSTGRES_DATA"' EXIT
+  cargo test --release --workspace --exclude millstream-postgres "${tls[@]}" --test world -- --test-threads 1 tables::
 }
 
 with_registry() {
@@ -85,9 +100,7 @@ with_deltalake() {
   cargo test --release --workspace --test connectors -- real_delta::
 }
 
-with_postgres() {
-  what="the tests with a Postgres server"
-  packages_or_not_run postgresql
+start_postgres() {
   build_millstream
   POSTGRES_DATA=$(mktemp -d)
   export POSTGRES_DATA
@@ -98,12 +111,18 @@ with_postgres() {
   MILLSTREAM_POSTGRES_SCRIPT=$root/scripts/postgres.sh
   MILLSTREAM_POSTGRES_ROOT=$POSTGRES_DATA/root.pem
   export MILLSTREAM_POSTGRES MILLSTREAM_POSTGRES_SCRIPT MILLSTREAM_POSTGRES_ROOT MILLSTREAM_BIN=$millstream
+}
+
+with_postgres() {
+  what="the tests with a Postgres server"
+  packages_or_not_run postgresql
+  start_postgres
   cargo test --release --workspace --exclude millstream-kafka --test world -- --test-threads 1 "$@"
 }
 
 # Each part has a shell of its own, which ends with its first failure: bash ignores them where a status is asked for.
 status=0
-for part in with_kafka with_registry with_s3 with_deltalake with_postgres; do
+for part in with_kafka with_kafka_and_postgres with_registry with_s3 with_deltalake with_postgres; do
   set +e
   (
     set -e

@@ -7,6 +7,7 @@ mod publish;
 mod raw;
 mod read;
 mod run;
+mod tables;
 #[cfg(feature = "tls")]
 mod tls;
 mod topics;

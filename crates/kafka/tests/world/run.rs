@@ -3,16 +3,16 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::broker::{Seen, address, messages, script, send, topic, values, wait_until, widen};
 
 /// A folder, which is removed at the end.
-struct Dir(PathBuf);
+pub struct Dir(PathBuf);
 
 impl Dir {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("millstream-world-{}-{next}", std::process::id());
@@ -21,7 +21,7 @@ impl Dir {
         Self(path)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).unwrap();
     }
 
@@ -49,7 +49,7 @@ impl Dir {
     }
 
     /// The standard error of a job.
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.0.join("log")).unwrap()
     }
 
@@ -69,18 +69,23 @@ impl Drop for Dir {
 }
 
 /// A job that goes on until it is killed.
-struct Job(Child);
+pub struct Job(Child);
 
 impl Job {
-    fn start(dir: &Dir, arguments: &[&str]) -> Self {
+    pub fn start(dir: &Dir, arguments: &[&str]) -> Self {
         let log = fs::OpenOptions::new().create(true).append(true).open(dir.0.join("log")).unwrap();
         let mut command = dir.millstream(arguments);
         command.stdout(Stdio::null()).stderr(log).process_group(0);
         Self(command.spawn().unwrap())
     }
 
+    /// How it has ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().unwrap()
+    }
+
     /// Kills all its processes at once.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let group = format!("-{}", self.0.id());
         let killed = Command::new("kill").args(["-KILL", "--", &group]).output().unwrap();
         drop(killed);
@@ -95,12 +100,17 @@ impl Drop for Job {
 }
 
 /// The declaration of a topic.
-fn declare(table: &str, topic: &str, columns: &str, options: &str) -> String {
+pub fn declare(table: &str, topic: &str, columns: &str, options: &str) -> String {
     let servers = address();
     format!(
         "CREATE TABLE {table} ({columns}) WITH ('connector' = 'kafka', 'topic' = '{topic}',
          'properties.bootstrap.servers' = '{servers}', 'format' = 'json'{options});\n"
     )
+}
+
+/// How often something is killed.
+pub fn kills() -> usize {
+    std::env::var("MILLSTREAM_KILLS").map_or(6, |kills| kills.parse().unwrap())
 }
 
 const COLUMNS: &str = "n BIGINT, text STRING, price DOUBLE";
@@ -435,7 +445,7 @@ fn the_example_of_the_documentation_works_as_it_stands() {
     }
     let mut job = Job::start(&dir, &["run", "clicks.sql", "--state", "state"]);
     wait_until("the counts come", || {
-        assert_eq!(job.0.try_wait().unwrap(), None, "the job ended: {}", dir.log());
+        assert_eq!(job.ended(), None, "the job ended: {}", dir.log());
         values(&counts, true).len() >= 2
     });
     let count = |page: &str, clicks: usize| Seen {
@@ -508,7 +518,7 @@ fn partitions_that_a_topic_gets_are_read_from_their_beginning_and_once() {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
-    let kills = std::env::var("MILLSTREAM_KILLS").map_or(6, |kills| kills.parse().unwrap());
+    let kills = kills();
     let rows_each = (12_000 / kills).max(20);
     let dir = Dir::new();
     let (from, to) = (topic("from", 3, &[]), topic("to", 2, &[]));
@@ -533,8 +543,7 @@ fn nothing_is_lost_or_doubled_when_job_and_broker_are_killed() {
         // Some rows of the last ones are there, or none: each kill finds the job elsewhere.
         let least = sent - 3 * rows_each + kill % 6 * rows_each / 2;
         wait_until("rows come", || {
-            let ended = job.0.try_wait().unwrap();
-            assert_eq!(ended, None, "the job ended: {}", dir.log());
+            assert_eq!(job.ended(), None, "the job ended: {}", dir.log());
             values(&to, true).len() >= least
         });
         if kill % 2 == 0 {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::run::{Dir, Job};
+use crate::run::{Dir, Job, kills};
 use crate::server::{lines, made, psql, script, try_psql, unique, url, waits_for};
 
 /// The declaration of the changes of a table with columns n and text.
@@ -99,8 +99,8 @@ fn copied(dir: &Dir, table: &str, slot: &str) -> String {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_job_and_server_are_killed() {
-    const KILLS: usize = 6;
-    const ROWS: usize = 3_000;
+    let kills = kills();
+    let rows_each = (18_000 / kills).max(90);
     let dir = Dir::new();
     let table = made("followed", "n bigint PRIMARY KEY, text text");
     let slot = unique("slot");
@@ -124,17 +124,17 @@ fn nothing_is_lost_or_doubled_when_job_and_server_are_killed() {
     psql(&format!("INSERT INTO {table} VALUES (501, 't501')"));
     sent += 1;
     waits_for("a checkpoint is confirmed", || confirmed() != first);
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         // Transactions of many rows: a job ends within one.
         for _ in 0..3 {
-            let to = sent + ROWS / 3;
+            let to = sent + rows_each / 3;
             psql(&format!(
                 "INSERT INTO {table} SELECT i, 't' || i FROM generate_series({}, {to}) i",
                 sent + 1
             ));
             sent = to;
         }
-        let least = sent - ROWS + kill * ROWS / KILLS;
+        let least = sent - rows_each + kill % 6 * rows_each / 6;
         waits_for("changes come", || {
             assert_eq!(job.ended(), None, "{}", log());
             count(&taken) >= least
