@@ -284,12 +284,12 @@ fn call_at(
 
 /// Why a node is refused for now: by one of an earlier job, or by one that does not know yet that
 /// the last process of this rank has died.
-const PASSING: [&str; 2] = [ANOTHER_JOB, JOINED_ALREADY];
+const TEMPORARY: [&str; 2] = [ANOTHER_JOB, JOINED_ALREADY];
 
 /// Gives the error back if the next look may find another node.
 fn worth_another_look(error: ClusterError) -> Result<ClusterError, ClusterError> {
     match &error {
-        ClusterError::Refused { reason, .. } if !PASSING.contains(&reason.as_str()) => Err(error),
+        ClusterError::Refused { reason, .. } if !TEMPORARY.contains(&reason.as_str()) => Err(error),
         ClusterError::Stranger { .. } => Err(error),
         _ => Ok(error),
     }

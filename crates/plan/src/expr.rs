@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod batch_aggregate;
 pub(crate) mod calendar;
 pub(crate) mod checked;
+pub(crate) mod columnar;
 pub(crate) mod conform;
 pub(crate) mod distance;
 pub(crate) mod division;

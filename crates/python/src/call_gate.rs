@@ -39,7 +39,7 @@ pub(crate) struct Entered<'a>(&'a CallGate);
 
 impl CallGate {
     /// Waits for the call before; `None` where that takes longer than [`WAIT`]. It sleeps only when
-    /// the call before is no short one: a thread that sleeps takes half as long to wake up.
+    /// the call before is no short one, since a thread takes a while to wake up.
     pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         let began = Instant::now();
         while !self.take() {
@@ -67,7 +67,7 @@ impl CallGate {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
-        // Whoever has seen that it is taken sleeps behind this.
+        // A thread that has found it taken, and is about to sleep, holds the lock until it sleeps.
         drop(self.0.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.released.notify_one();
     }

@@ -17,6 +17,8 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
+use crate::expr::columnar::over_arrays;
+
 const SECOND_NS: i128 = 1_000_000_000;
 pub(super) const DAY_NS: i128 = 86_400 * SECOND_NS;
 
@@ -103,14 +105,8 @@ impl ScalarUDFImpl for Function {
         let (Some(step), Some((unit_ns, _))) = (step, instants) else {
             return self.datafusion.invoke_with_args(args);
         };
-        let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let arrays = ColumnarValue::values_to_arrays(&args.args[1..])?;
-        let made = step.of(&arrays[0], unit_ns, arrays.get(1))?;
-        Ok(if constant {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
-        } else {
-            ColumnarValue::Array(made)
-        })
+        // The step, which is left out, is a constant.
+        over_arrays(&args.args[1..], |arrays| step.of(&arrays[0], unit_ns, arrays.get(1)))
     }
 }
 

@@ -24,6 +24,7 @@ use datafusion::logical_expr::{
 use datafusion::physical_expr_common::datum::apply;
 use regex::Regex;
 
+use crate::expr::columnar::over_arrays;
 use crate::text::java_pattern::strftime;
 
 /// Parts of a time, under the names of their functions.
@@ -112,9 +113,8 @@ impl ScalarUDFImpl for Function {
     }
 
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let made: ArrayRef = match self.which {
-            Which::Mod => return apply(&args.args[0], &args.args[1], rem),
+        match self.which {
+            Which::Mod => apply(&args.args[0], &args.args[1], rem),
             Which::DateFormat => {
                 args.args[1] = in_strftime(&args.args[1])?;
                 if let ColumnarValue::Array(_) = args.args[1] {
@@ -122,21 +122,15 @@ impl ScalarUDFImpl for Function {
                     let arrays = ColumnarValue::values_to_arrays(&args.args)?;
                     args.args = arrays.into_iter().map(ColumnarValue::Array).collect();
                 }
-                return to_char().invoke_with_args(args);
+                to_char().invoke_with_args(args)
             }
-            Which::Part(part) => {
-                let times = ColumnarValue::values_to_arrays(&args.args)?;
-                cast(&date_part(&times[0], PARTS[part].1)?, &DataType::Int64)?
-            }
+            Which::Part(part) => over_arrays(&args.args, |times| {
+                Ok(cast(&date_part(&times[0], PARTS[part].1)?, &DataType::Int64)?)
+            }),
             Which::RegexpExtract => {
-                extracted(&ColumnarValue::values_to_arrays(&args.args)?).map(Arc::new)?
+                over_arrays(&args.args, |arrays| Ok(Arc::new(extracted(arrays)?)))
             }
-            Which::SplitIndex => Arc::new(parts(&ColumnarValue::values_to_arrays(&args.args)?)),
-        };
-        if constant {
-            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?))
-        } else {
-            Ok(ColumnarValue::Array(made))
+            Which::SplitIndex => over_arrays(&args.args, |arrays| Ok(Arc::new(parts(arrays)))),
         }
     }
 }

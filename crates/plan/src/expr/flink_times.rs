@@ -21,6 +21,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::expr::calendar::{DAY_NS, Month, Step, later, nanoseconds};
+use crate::expr::columnar::over_arrays;
 use crate::text::clauses::flink::{CEIL, FLOOR, TIMESTAMPADD, TIMESTAMPDIFF};
 use crate::text::clauses::times::UNITS;
 
@@ -110,23 +111,16 @@ impl ScalarUDFImpl for Function {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
         let step = || match &args.args[0] {
             ColumnarValue::Scalar(unit) => step(Some(unit)),
             ColumnarValue::Array(_) => step(None),
         };
-        let made = match self.which {
-            Which::Diff => difference(step()?, &arrays[1], &arrays[2])?,
-            Which::Add => later_by(step()?, &arrays[1], &arrays[2])?,
-            Which::Floor => rounded(&arrays[1], begin(step()?))?,
-            Which::Ceil => rounded(&arrays[1], next(step()?))?,
-            Which::Instant => instant(&arrays[0], &arrays[1])?,
-        };
-        Ok(if constant {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
-        } else {
-            ColumnarValue::Array(made)
+        over_arrays(&args.args, |arrays| match self.which {
+            Which::Diff => difference(step()?, &arrays[1], &arrays[2]),
+            Which::Add => later_by(step()?, &arrays[1], &arrays[2]),
+            Which::Floor => rounded(&arrays[1], begin(step()?)),
+            Which::Ceil => rounded(&arrays[1], next(step()?)),
+            Which::Instant => instant(&arrays[0], &arrays[1]),
         })
     }
 }

@@ -9,13 +9,15 @@ use arrow::compute::kernels::numeric::mul;
 use arrow::datatypes::{
     DataType, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
 };
-use datafusion::common::{DFSchema, Result, ScalarValue, exec_err, plan_err};
+use datafusion::common::{DFSchema, Result, exec_err, plan_err};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility,
 };
 use datafusion::sql::sqlparser::ast::BinaryOperator;
+
+use crate::expr::columnar::over_arrays;
 
 /// Plans products of a whole number and a length of time.
 #[derive(Debug)]
@@ -85,14 +87,7 @@ impl ScalarUDFImpl for Times {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let made = product(&arrays[0], &arrays[1])?;
-        Ok(if constant {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
-        } else {
-            ColumnarValue::Array(made)
-        })
+        over_arrays(&args.args, |arrays| product(&arrays[0], &arrays[1]))
     }
 }
 

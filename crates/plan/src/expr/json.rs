@@ -24,6 +24,8 @@ use datafusion::logical_expr::{
 };
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::expr::columnar::over_arrays;
+
 /// All of them.
 pub(crate) fn functions() -> [Arc<ScalarUDF>; 3] {
     [Kind::Scalar, Kind::Nested, Kind::Any].map(|kind| {
@@ -32,7 +34,7 @@ pub(crate) fn functions() -> [Arc<ScalarUDF>; 3] {
     })
 }
 
-/// What a path is to lead to.
+/// The kind of value that a path is to lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     /// A string, a number or a truth value.
@@ -89,21 +91,16 @@ impl ScalarUDFImpl for Function {
             ColumnarValue::Scalar(path) => steps(Some(path))?,
             ColumnarValue::Array(_) => steps(None)?,
         };
-        let constant = matches!(args.args[0], ColumnarValue::Scalar(_));
-        let rows = if constant { 1 } else { args.number_rows };
-        let texts = args.args[0].to_array(rows)?;
-        let texts = texts.as_string::<i32>().iter();
-        let found = texts.map(|text| Some(found(text?, path.as_deref()?, self.kind)));
-        let made: ArrayRef = match self.kind {
-            Kind::Any => Arc::new(
-                found.map(|found| found.map(|found| found.is_some())).collect::<BooleanArray>(),
-            ),
-            _ => Arc::new(found.map(Option::flatten).collect::<StringArray>()),
-        };
-        Ok(if constant {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
-        } else {
-            ColumnarValue::Array(made)
+        over_arrays(&args.args[..1], |arrays| {
+            let texts = arrays[0].as_string::<i32>().iter();
+            let found = texts.map(|text| Some(found(text?, path.as_deref()?, self.kind)));
+            let made: ArrayRef = match self.kind {
+                Kind::Any => Arc::new(
+                    found.map(|found| found.map(|found| found.is_some())).collect::<BooleanArray>(),
+                ),
+                _ => Arc::new(found.map(Option::flatten).collect::<StringArray>()),
+            };
+            Ok(made)
         })
     }
 }
@@ -155,7 +152,7 @@ fn parsed(path: &str) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// What a path leads to in a text.
+/// The value that a path leads to in a text.
 fn found(text: &str, path: &[Step], kind: Kind) -> Option<String> {
     let mut found = None;
     let mut input = serde_json::Deserializer::from_str(text);

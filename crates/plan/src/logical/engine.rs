@@ -52,6 +52,7 @@ use crate::logical::twice::{self, Apart};
 use crate::logical::windows::{self, Site, WindowPlanner};
 use crate::text::bounds::{self, Extent};
 use crate::text::clauses;
+use crate::text::clauses::flink as forms;
 use crate::text::diagnostics::{Diagnostic, Place};
 use crate::text::emit::{self, Emit};
 use crate::text::syntax::{Cursor, misspelt_hint, parser, syntax_error};
@@ -457,7 +458,7 @@ impl Engine {
         let ours = self.functions.iter().map(|udf| udf.name());
         let ours = ours.filter(|name| !name.starts_with("__"));
         let given = self.aggregates.iter().map(|udf| udf.name());
-        let ours = ours.chain(given).chain([self.emit_kind.name()]);
+        let ours = ours.chain(given).chain([self.emit_kind.name()]).chain(forms::NAMES);
         scalar.chain(others).map(String::as_str).chain(ours)
     }
 }

@@ -5,16 +5,17 @@
 
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
 use arrow::compute::kernels::concat_elements::concat_elements_dyn;
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::binary::BinaryTypeCoercer;
 use datafusion::logical_expr::{
     BinaryExpr, ColumnarValue, Expr, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF,
     ScalarUDFImpl, Signature, Volatility,
 };
+
+use crate::expr::columnar::over_arrays;
 
 /// The name of the function in messages.
 pub(super) const NAME: &str = "||";
@@ -109,14 +110,9 @@ impl ScalarUDFImpl for Joined {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let [left, right] = &arrays[..] else { return internal_err!("{NAME} takes two texts") };
-        let made: ArrayRef = concat_elements_dyn(left.as_ref(), right.as_ref())?;
-        Ok(if constant {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
-        } else {
-            ColumnarValue::Array(made)
+        over_arrays(&args.args, |arrays| {
+            let [left, right] = arrays else { return internal_err!("{NAME} takes two texts") };
+            Ok(concat_elements_dyn(left.as_ref(), right.as_ref())?)
         })
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, IntervalMonthDayNanoType, IntervalUnit};
+use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -21,6 +21,7 @@ use datafusion::logical_expr::{
 };
 
 use super::refused;
+use crate::expr::columnar::over_arrays;
 
 const NAME: &str = "__length";
 
@@ -178,14 +179,7 @@ impl ScalarUDFImpl for Length {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let constant = matches!(args.args[..], [ColumnarValue::Scalar(_)]);
-        let given = ColumnarValue::values_to_arrays(&args.args)?;
-        let made: ArrayRef = Arc::new(lengths(&given[0])?);
-        Ok(if constant {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?)
-        } else {
-            ColumnarValue::Array(made)
-        })
+        over_arrays(&args.args, |given| Ok(Arc::new(lengths(&given[0])?)))
     }
 }
 

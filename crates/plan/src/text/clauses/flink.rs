@@ -35,6 +35,9 @@ pub(crate) const CEIL: &str = "__ceil_to";
 pub(crate) const TIMESTAMPADD: &str = "timestampadd";
 pub(crate) const TIMESTAMPDIFF: &str = "timestampdiff";
 
+/// The names of functions that are written as something else.
+pub(crate) const NAMES: [&str; 2] = ["if", "listagg"];
+
 /// Writes these forms of a query or an expression.
 ///
 /// # Errors
